@@ -61,7 +61,7 @@ def plain(batch: Any) -> Any:
     return batch.tolist() if isinstance(batch, np.ndarray) else batch
 
 
-def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[Any]]:
+def told(loader: ThreadLoader[Any], epochs: int = 2) -> tuple[list[Any], list[Any]]:
     """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
     batches: list[Any] = []
     states: list[Any] = []
@@ -83,7 +83,7 @@ def check_each_state(
     resuming: Callable[[], ThreadLoader[Any]] | None = None,
     decided: Callable[[Any], int] | None = None,
 ) -> None:
-    """Resume from each state of three epochs, and compare that with what followed it.
+    """Resume from each state of two epochs, and compare that with what followed it.
 
     Args:
         saving: Makes the loader that is saved.
