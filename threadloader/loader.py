@@ -59,7 +59,7 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_COPIED = frozenset({"_headspace", "_iterator_ref", "_opened", "_session"})
+_NOT_COPIED = frozenset({"_iterator_ref", "_opened", "_session"})
 
 
 class _Local(threading.local):
@@ -337,7 +337,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
             self._session.skip, self._speechbrain_recovery_skip_to = skip, None
         while (epoch := begin(self._session, settings)) is None:
             pass
-        return self._observed(epoch)
+        return epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the last ``iter()``: its epoch, and how much of it was delivered.
