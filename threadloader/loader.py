@@ -102,8 +102,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         in_order: Whether batches come in order; else whichever is ready first.
         threads: Another name for ``num_workers``.
         max_threads: Threads at the most where you chose no number, at least 1.
-        memory_budget: Bytes that batches planned ahead may take, but for two; by default half of
-            what is free for threads beyond the cores, else 1 GiB.
+        memory_budget: Bytes that batches planned ahead may take, but for two; None is 1 GiB.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
             each, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where ``memory_budget`` says so.
