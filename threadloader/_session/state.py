@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from threadloader import _torch
 from threadloader._order.ranks import share_of
 from threadloader._order.samplers import inner_sampler, known, length_of
-from threadloader._resume import Position
 from threadloader.errors import StateError
 
 State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
@@ -23,7 +22,6 @@ VERSION = 5
 _VERSION_KEY, _ENTRIES_KEY = "threadloader", "entries"
 _ADDED = ("_iterator_finished",)  # to a state, by others
 _ENTRIES = 64
-_PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
 _RANKS = ("rank", "world_size")  # of an iterable dataset, each of whose shares has a state
 
@@ -138,14 +136,6 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
             f"reads version {VERSION}"
         )
         raise StateError(msg)
-    wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
-    if not wrong:
-        wrong = _wrong_parts(
-            state, iterable="samples" not in fingerprint and "sampler" not in fingerprint
-        )
-    if wrong:
-        msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
-        raise StateError(msg)
     _check_entries(state)
     saved, fingerprint = _comparable(state, fingerprint)
     different = [
@@ -185,28 +175,13 @@ def _check_entries(state: Mapping[str, Any]) -> None:
     """
     entries = state.get(_ENTRIES_KEY)
     own = {name: part for name, part in state.items() if name not in (_ENTRIES_KEY, *_ADDED)}
-    if entries is not None and entries != _entries(own):
+    if entries != _entries(own):
         msg = (
             f"the state is incomplete or changed: it had {entries} entries, and has "
             f"{_entries(own)}.  For torch.distributed.checkpoint wrap the loader in "
             "threadloader.integrations.checkpoint.WholeState"
         )
         raise StateError(msg)
-
-
-def _wrong_parts(state: Mapping[str, Any], *, iterable: bool) -> list[str]:
-    """Return the names of the parts that are not as `state_dict` writes them."""
-    wrong = []
-    try:
-        lanes = Position.of(0, state).lanes
-        if not iterable and len(lanes) != 1 and (lanes or state["begun"]):
-            wrong.append("lanes")
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        wrong.append("lanes")
-    draws = state["draws"]
-    if ("base" in draws) != ("since" in draws):
-        wrong.append("draws")
-    return wrong
 
 
 def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
