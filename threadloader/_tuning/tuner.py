@@ -98,13 +98,6 @@ class Measured(NamedTuple):
         return self.samples / self.seconds
 
 
-class Slower(NamedTuple):
-    """What a sample took, where threads were found to be slower than the calling thread."""
-
-    waited: float  # seconds that the loop waited for one of threads
-    here: float  # seconds of one in the calling thread
-
-
 class _Mark(NamedTuple):
     """What was counted when a window began."""
 
@@ -189,7 +182,6 @@ class Tuner:
         self.due = 0.0  # on the clock: `look` has nothing to do before
         self.limits = self._given = Limits(0, 0, has_gil=True)
         self.prefers_here = False  # whether threads were tried, and are no faster than none
-        self.slower: Slower | None = None  # than the calling thread, if threads were found to be
         self._clock, self._used = clock, used
         self._mark: _Mark | None = None  # of the window; None between two
         self._base: Measured | None = None  # what the present number is compared with
@@ -399,8 +391,6 @@ class Tuner:
         if base is not None:
             self._base = None
             more = measured.number > base.number
-            if not measured.number or not base.number:
-                self._compare(measured, base)
             best = max(self._rates, default=base.rate)
             needed = MORE_NEEDED * base.rate if more else FEWER_ENOUGH * best
             kept = measured.rate >= needed
@@ -432,13 +422,6 @@ class Tuner:
         """Whether samples take far more or less than before; those of microseconds always vary."""
         shorter, longer = sorted((seconds, self._usual))
         return shorter > 0.0 and longer > max(SHORT, CHANGED * shorter)
-
-    def _compare(self, measured: Measured, base: Measured) -> None:
-        """Note by how much threads are slower than the calling thread, if they are."""
-        threads, here = (measured, base) if measured.number else (base, measured)
-        self.slower = None
-        if threads.rate < here.rate:
-            self.slower = Slower(threads.loading / threads.samples, here.loading / here.samples)
 
     def _give_up(self, tried: Measured, base: Measured) -> None:
         """Go back to the number before; the one that was tried is not tried again for a while."""
@@ -479,7 +462,7 @@ class Tuner:
 
     def _forget(self) -> None:
         """Forget what was tried."""
-        self._base, self._usual, self.slower = None, 0.0, None
+        self._base, self._usual = None, 0.0
         self._rates = ()
         self.prefers_here = False
         self._given_up.clear()
