@@ -26,7 +26,7 @@ from threadloader._session.arguments import (
     check_order,
     check_runnable,
     check_shuffle,
-    check_threads,
+    check_timeout,
     check_together,
     checked_count,
     checked_function,
@@ -197,13 +197,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         )
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
-        check_threads(
-            threads,
-            timeout,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            multiprocessing_context=multiprocessing_context,
-        )
+        check_timeout(timeout)
         if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_no_order(shuffle, sampler, batch_sampler)
         num_workers = default_num_workers(
