@@ -41,33 +41,17 @@ def v2(**groups: str) -> dict[str, str]:
     return {f"{name.replace('_', '/')}/cpu.max".lstrip("/"): each for name, each in groups.items()}
 
 
-def v1(group: str, quota: int, period: int = 100_000) -> dict[str, str]:
-    """Return the files of a group of the ``cpu`` hierarchy."""
-    folder = f"cpu/{group}".rstrip("/")
-    return {
-        f"{folder}/cpu.cfs_quota_us": str(quota),
-        f"{folder}/cpu.cfs_period_us": str(period),
-    }
-
-
-OLD = "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job"
 QUOTAS = {  # the process's groups, None outside Linux; files of the cgroup file system; cores
     "no limit": ("0::/", {}, 16),
     "outside Linux": (None, {"cpu.max": "100000 100000"}, 16),
-    "version 2 without a limit": ("0::/job", v2(job="max 100000"), 16),
-    "version 2": ("0::/job", v2(job="400000 100000"), 4),
+    "a group without a limit": ("0::/job", v2(job="max 100000"), 16),
+    "a limit": ("0::/job", v2(job="400000 100000"), 4),
     "at least one": ("0::/job", v2(job="10000 100000"), 1),
     "at most the affinity": ("0::/job", v2(job="6000000 100000"), 16),
-    "version 1": (OLD, v1("job", 300_000), 3),
     "of a group above": ("0::/a/b", v2(a="100000 100000", a_b="300000 100000"), 1),
     "of a group beside": ("0::/a", v2(a="500000 100000", b="100000 100000"), 5),
     "a path of the host": ("0::/../../docker/01", {"cpu.max": "300000 100000"}, 3),
-    "the tighter of both": (
-        "4:cpu:/job\n0::/job",
-        v1("job", 300_000) | v2(job="700000 100000"),
-        3,
-    ),
-    "of another controller": ("3:cpuset:/job\n2:cpuacct:/job", v1("job", 100_000), 16),
+    "of the first version": ("4:cpu:/job\n0::/", {"cpu/job/cpu.cfs_quota_us": "100000"}, 16),
     "a colon in the name": ("0::/a:b", {"a:b/cpu.max": "200000 100000"}, 2),
     "a name that is not UTF-8": ("0::/caf\xe9", {"cpu.max": "300000 100000"}, 3),
     "an empty file": ("0::/job", v2(job=""), 16),

@@ -50,8 +50,8 @@ def cpu_quota(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> float | N
         cgroups: Where the cgroup file system is mounted.
         proc: Where the process file system is mounted.
 
-    Source: "cpu.max" in the kernel's Documentation/admin-guide/cgroup-v2.rst and
-    "cpu.cfs_quota_us" in Documentation/scheduler/sched-bwc.rst.
+    Source: "cpu.max" in the kernel's Documentation/admin-guide/cgroup-v2.rst.  The first version of
+    cgroups is not read: as many threads as cores begin there, and fewer stay if they are as fast.
     """
     quotas = [_group_quota(group) for group in _groups(cgroups, proc)]
     return min((quota for quota in quotas if quota is not None), default=None)
@@ -63,8 +63,6 @@ def _groups(cgroups: str, proc: str) -> list[str]:
     Args:
         cgroups: Where the cgroup file system is mounted.
         proc: Where the process file system is mounted.
-
-    Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1.
     """
     try:
         lines = _read(f"{proc}/self/cgroup").splitlines()
@@ -72,30 +70,20 @@ def _groups(cgroups: str, proc: str) -> list[str]:
         return []
     found = []
     for line in lines:
-        _, controllers, path = line.split(b":", 2)
-        if controllers == b"":
-            mount = cgroups
-        elif b"cpu" in controllers.split(b","):  # of the first version of cgroups
-            mount = f"{cgroups}/cpu"
-        else:
-            continue
-        # In a container the path may be the host's, and missing here: its mount point is
-        # then the container's own group, which the walk up reaches last.
-        group = os.fsdecode(path).strip("/")
-        while group:
-            found.append(f"{mount}/{group}")
-            group = group.rpartition("/")[0]
-        found.append(mount)
+        if line.startswith(b"0::"):
+            # In a container the path may be the host's, and missing here: its mount point is
+            # then the container's own group, which the walk up reaches last.
+            group = os.fsdecode(line[3:]).strip("/")
+            while group:
+                found.append(f"{cgroups}/{group}")
+                group = group.rpartition("/")[0]
+            found.append(cgroups)
     return found
 
 
 def _group_quota(group: str) -> float | None:
     try:
-        try:
-            quota, period = _read(f"{group}/cpu.max").split()
-        except FileNotFoundError:
-            quota = _read(f"{group}/cpu.cfs_quota_us")
-            period = _read(f"{group}/cpu.cfs_period_us")
+        quota, period = _read(f"{group}/cpu.max").split()
         return int(quota) / int(period) if int(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # no such group or controller, or "max"
         return None
