@@ -15,9 +15,8 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import interval_of
-from threadloader._work import counters as counters_module
 from threadloader._work import stats as stats_module
-from threadloader._work.counters import Counters, Sums
+from threadloader._work.counters import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,32 +225,3 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
         totals, of_threads = loader.statistics().totals, threaded.statistics().totals
     assert (totals.batches, totals.samples) == (4000, 16_000)
     assert (of_threads.batches, of_threads.samples) == (400, 1600)
-
-
-@pytest.mark.parametrize("gil", [False, True])
-def test_jobs_are_measured_now_and_then_and_measuring_is_no_part_of_them(
-    gil: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, asked = 100.0, []
-
-    def run_delay() -> float:
-        nonlocal now
-        now += 5.0  # it gave the GIL away
-        return 0.0
-
-    monkeypatch.setattr(counters_module, "perf_counter", lambda: now)
-    monkeypatch.setattr(counters_module, "run_delay", run_delay)
-    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: gil)
-    counters = Counters()
-    for _ in range(4):
-        begun = counters.begin_timing()
-        asked.append((begun.delay is not None, begun.cpu is not None))
-        now += 1.0
-        ended = now
-        counters.timed(ended, begun)
-        assert 0.01 <= counters.timing_due - ended <= 0.03
-    # With a GIL they take turns, but for the first job, as there may be no other.
-    turns = [(True, True), (False, True), (True, False), (False, True)]
-    assert asked == (turns if gil else [(True, True)] * 4)
-    assert counters.timed_seconds == sum(cpu for _, cpu in asked)
-    assert counters.watched_seconds == 11.0 * sum(delay for delay, _ in asked)
