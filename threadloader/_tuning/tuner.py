@@ -47,9 +47,6 @@ FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothin
 LATER, SOONER = 2.0, 0.9  # by each change of the data that is seen, and each look that sees none
 BETWEEN_SECONDS = 0.05  # from an epoch to the next, up to which both are measured as one
 STALLED_SECONDS = 0.5  # without a sample, after which fewer threads than there are may be too few
-# Seconds of a new thread's first sample, of those that others take later, and beyond them, from
-# which on it has opened or loaded something; and how many threads in a row: one may be delayed.
-DEAR, DEAR_SECONDS, DEAR_THREADS = 10.0, 0.05, 2
 
 
 def gil_is_enabled() -> bool:
@@ -167,8 +164,7 @@ class Tuner:
     Threads:
         number, due, limits: any; read and written whole, on both builds.
         serve, go_on: planner.
-        cannot_exceed, bound, grown: also worker, which only notes it for the next `look`.  Racing
-            updates of `grown` lose one observation of many.
+        cannot_exceed, bound: also worker, which only notes it for the next `look`.
         all others: consumer.  Two epochs at once share it, and may take each other's samples for
             their own: then a try is judged wrongly, and repeated later.
     """
@@ -194,7 +190,6 @@ class Tuner:
         self._look = FIRST_LOOK
         self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
         self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
-        self._dear = 0  # new threads in a row whose first sample took long
         self._noted: deque[tuple[int, str]] = deque()  # the most threads from now on, and why
 
     def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
@@ -338,21 +333,6 @@ class Tuner:
         most = 2 * self.limits.threads
         if names and self.limits.most > most:
             self.cannot_exceed(most, f"each opens {names[0]!r} for itself; threads= allows more")
-
-    def grown(self, threads: int, seconds: float, usual: float) -> None:
-        """Take the first sample of a thread beyond the cores into account.
-
-        Args:
-            threads: That there are.
-            seconds: That it took.
-            usual: That others take.
-        """
-        dear = seconds > max(DEAR * usual, usual + DEAR_SECONDS)
-        self._dear = self._dear + 1 if dear else 0
-        if self._dear >= DEAR_THREADS:
-            self._dear = 0
-            took = f"the first sample of each takes {seconds:.3f} s, and others {usual:.3f} s"
-            self.cannot_exceed(threads, took)
 
     def cannot_exceed(self, threads: int, reason: str) -> None:
         """Run no more than so many threads in an epoch.
