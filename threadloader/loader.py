@@ -352,8 +352,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         saved = self._session.run.saved
         if saved is not None:
             return copy.deepcopy(dict(saved))
-        parts = self._session.state(self._settings())
-        return make_state(parts, fingerprint_of(self._settings(), iterable=self._fixed.iterable))
+        settings = self._settings()
+        return make_state(self._session.state(settings), fingerprint_of(settings))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
@@ -374,8 +374,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         Threads:
             consumer.
         """
-        fingerprint = fingerprint_of(self._settings(), iterable=self._fixed.iterable)
-        state = checked_state(state_dict, fingerprint)
+        state = checked_state(state_dict, fingerprint_of(self._settings()))
         self._live_here()
         self._session.load(state)
 

@@ -112,7 +112,7 @@ def _plan(
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
     # 2. Its seed, which ranks may have to agree on.
-    share, seed = share_of(settings, iterable=settings.iterable), settings.seed
+    share, seed = share_of(settings), settings.seed
     if seed is None and settings.generator is None:
         seed = seeds.agreed if saved is None else saved["draws"].get("agreed")
     agreement = session.agreement_of(share)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader import _torch
 from threadloader._order.ranks import share_of
 from threadloader._order.samplers import inner_sampler, known, length_of
 from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from threadloader._settings import Settings
 
 State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
 
@@ -26,36 +29,35 @@ _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to sav
 _RANKS = ("rank", "world_size")  # of an iterable dataset, each of whose shares has a state
 
 
-def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
+def fingerprint_of(settings: Settings) -> dict[str, Any]:
     """Return what has to be equal for a loader to go on from a state: types, lengths, sizes.
 
     Args:
-        loader: A `ThreadLoader`.
-        iterable: Whether its dataset is iterable, and its sampler a dummy.
+        settings: Of the loader.
     """
     fingerprint: dict[str, Any] = {
         "torch": _torch.AVAILABLE,
-        "dataset": _name_of(loader.dataset),
-        "batch_size": loader.batch_size,
-        "drop_last": loader.drop_last,
-        "seed": loader.seed,
-        "generator": None if loader.generator is None else _name_of(loader.generator),
-        "shared randomness": not loader.isolate_rng,
+        "dataset": _name_of(settings.dataset),
+        "batch_size": settings.batch_size,
+        "drop_last": settings.drop_last,
+        "seed": settings.seed,
+        "generator": None if settings.generator is None else _name_of(settings.generator),
+        "shared randomness": not settings.isolate_rng,
     }
-    if not iterable:
-        index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if not settings.iterable:
+        index_sampler = settings.index_sampler
         inner = inner_sampler(index_sampler)
         fingerprint |= {
-            "samples": length_of(loader.dataset),
-            "subset": _digest_of(loader.dataset),
+            "samples": length_of(settings.dataset),
+            "subset": _digest_of(settings.dataset),
             "sampler": _name_of(inner),
             "sampler's contents": _digest_of(inner),
             "batch_sampler": _name_of(index_sampler),
             # The length of a user's sampler may depend on the epoch, which is not set yet.
             "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
-    share = share_of(loader, iterable=iterable)
-    if share is not None and iterable:
+    share = share_of(settings)
+    if share is not None and settings.iterable:
         fingerprint |= {"rank": share.rank, "world_size": share.world_size}
     elif share is not None:  # its state counts units, whatever a batch has
         fingerprint |= {"batch_size": None, "batches": None, "sharded": True}
