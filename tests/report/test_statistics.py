@@ -1,11 +1,11 @@
 """What is counted: all epochs together, the last one, and the last seconds, on a driven clock."""
 
-# ruff: noqa: SLF001  # what a plot is drawn from has no public name
+# ruff: noqa: SLF001  # that a wait has begun has no public name
 
 from __future__ import annotations
 
 import threading
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import interval_of
-from threadloader._work import stats as stats_module
 from threadloader._work.counters import Sums
 
 if TYPE_CHECKING:
@@ -187,31 +186,6 @@ def test_of_the_window_is_seen_once_a_second_how_much_is_done(
         gate.set()
         spawn(list, iterator).result(PATIENCE)
         assert loader.statistics().planned == 0
-
-
-def test_the_history_goes_over_epochs_a_second_or_more_apart(clock: DrivenClock) -> None:
-    with made(size=1000) as loader:
-        for _ in range(2):
-            for _ in loader:
-                clock.idle(0.2)
-        history = loader._session.history()
-    assert (history[0].batches, history[-1].batches, history[-1].samples) == (0, 500, 2000)
-    steps = [after.seconds - before.seconds for before, after in pairwise(history[:-1])]
-    assert min(steps) == pytest.approx(1.0)
-    assert len(history) > 90
-
-
-def test_a_long_history_becomes_coarser_and_stays_short(
-    clock: DrivenClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stats_module, "MOST_SNAPSHOTS", 8)
-    with made(size=400) as loader:
-        for _ in loader:
-            clock.idle(1.0)
-        history = loader._session.history()
-    assert len(history) <= 9
-    steps = {after.seconds - before.seconds for before, after in pairwise(history[1:-1])}
-    assert steps == {16.0}
 
 
 @pytest.mark.parallel

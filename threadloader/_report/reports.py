@@ -23,7 +23,7 @@ class Reports:
     """What a `ThreadLoader` says and shows of itself; a part of that class.
 
     Threads:
-        metrics, verdict, trace, plot: shared.
+        metrics, verdict, trace: shared.
         resumes_after: consumer.
     """
 
@@ -84,25 +84,6 @@ class Reports:
         if saved is None or has_ended(saved):
             return 0
         return Position.of(saved["epoch"], saved).batches
-
-    def plot(self: Any) -> Any:
-        """Draw rate, waiting and threads over time, all epochs together.
-
-        A notebook shows the figure where it is the last value of a cell; ``.savefig(path)`` writes
-        it.  The loader notes what it has counted once a second, as batches are delivered; after
-        some minutes less often.
-
-        Returns:
-            A ``matplotlib.figure.Figure``.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed (the extra ``plot``).
-        """
-        from threadloader._report.plot import plot  # noqa: PLC0415  # matplotlib is optional
-
-        self._live_here()
-        last = self._session.stats.last
-        return plot(self._session.history(), 0.0 if last is None else last.latest)
 
     def __repr__(self: Any) -> str:
         kind = type(self).__name__
