@@ -211,7 +211,6 @@ def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares
         tell_of_epoch(sampler, seen, saved)
     elif shares_out and last is not None and last.position.finished:
         warn_of_same_order(sampler, seen)
-    # Until it is started, it may be told of another one.
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
 
 
