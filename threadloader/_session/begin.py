@@ -160,10 +160,10 @@ def _plan(
     feed.start(calling)
     # 7. The iterator.
     kind: Callable[..., Epoch] = Epoch
-    if votes is not None and share is not None:
+    if votes is not None:
         from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
-        kind = partial(AgreedEpoch, votes=votes, world_size=share.world_size)
+        kind = partial(AgreedEpoch, votes=votes)
     epoch = kind(
         settings,
         feed,
