@@ -59,7 +59,7 @@ class AgreedEpoch(Epoch):
         self._last: tuple[Any] | None = None
         self._repeats = False  # whether all of the rank's own batches were delivered
         self._share_failed = False  # whether a replica came to its end by an error
-        when_dropped(self, votes.leave, at_exit=True)
+        when_dropped(self, votes.leave)
         super().__init__(*args, **options)
 
     def cancel(self) -> None:

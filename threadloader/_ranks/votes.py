@@ -14,6 +14,7 @@ from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
@@ -79,6 +80,7 @@ class Votes:
         self._ranks = ranks
         self._seconds = seconds
         self._process = os.getpid()
+        _voting.add(self)
 
     def go(self, *, has_batch: bool) -> Outcome | None:
         """Vote on the next step, and wait until all ranks have.
@@ -205,6 +207,9 @@ class Votes:
         return f"{self._prefix}/{name}/{number}"
 
 
+_voting: AtomicWeakSet[Votes] = AtomicWeakSet()
+
+
 def _say_left(store: Any, key: str, error: str, told: LockType) -> None:
     try:
         with suppress(Exception):  # the store may be gone
@@ -216,6 +221,8 @@ def _say_left(store: Any, key: str, error: str, told: LockType) -> None:
 
 @at_exit(Phase.LEAVE_RANKS)
 def _wait() -> None:
-    """Wait until other ranks know what ranks of this process have left."""
+    """Leave all epochs, and wait until other ranks know what ranks of this process have left."""
+    for votes in _voting.all():
+        votes.leave()
     for told in _leaving.copy():
         told.acquire(timeout=EXIT_SECONDS)
