@@ -31,6 +31,7 @@ class Drawing:
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
+        assert type(index) is int
         return index, random.random(), np.random.rand()  # noqa: NPY002
 
 

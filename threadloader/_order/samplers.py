@@ -243,7 +243,8 @@ class KnownSampler:
         if mine and not drop_last:
             positions = start + whole * step + np.arange(mine.start, mine.stop)
             last = positions % units  # a padded batch goes on at the beginning
-            indices = order(last) if callable(order) else [order[each] for each in last.tolist()]
+            look_up = order.__getitem__ if isinstance(order, np.ndarray) else order
+            indices = look_up(last) if callable(look_up) else [order[n] for n in last.tolist()]
             yield int(positions[0]), indices
 
     def order(self) -> Indices | Compute | None:
