@@ -242,10 +242,8 @@ class KnownSampler:
         mine = share.of(rest, size)
         if mine and not drop_last:
             positions = start + whole * step + np.arange(mine.start, mine.stop)
-            last = positions % units  # a padded batch goes on at the beginning
-            look_up = order.__getitem__ if isinstance(order, np.ndarray) else order
-            indices = look_up(last) if callable(look_up) else [order[n] for n in last.tolist()]
-            yield int(positions[0]), indices
+            # A padded batch goes on at the beginning.
+            yield int(positions[0]), _at(order, positions % units)
 
     def order(self) -> Indices | Compute | None:
         """Return the order of a new pass, or a function from positions to their indices.
@@ -254,6 +252,15 @@ class KnownSampler:
             None where indices can only be drawn one by one.
         """
         return None
+
+
+def _at(order: Indices | Compute, positions: NDArray[Any]) -> Indices:
+    if callable(order):
+        return order(positions)
+    if isinstance(order, np.ndarray):
+        looked_up: NDArray[Any] = order[positions]
+        return looked_up
+    return [order[position] for position in positions.tolist()]
 
 
 def _computed(

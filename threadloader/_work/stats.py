@@ -1,4 +1,4 @@
-"""What a loader has counted: the sums over its threads and epochs, now and over time.
+"""What a loader has counted: the sums over its threads and epochs, now and in the last seconds.
 
 All records are added up when somebody asks, when an epoch begins, and at most once a second in
 between, by the consumer.
