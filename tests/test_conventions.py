@@ -22,7 +22,6 @@ WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
 # What weak references, the exit, devices and kept memory need.
 OF_THE_PROCESS = {
     "_watched",
-    "_called_at_exit",
     "_running",
     "_streams",
     "_idle",

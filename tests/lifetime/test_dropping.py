@@ -50,18 +50,3 @@ def test_it_is_not_called_at_the_interpreters_exit() -> None:
         "call = when_dropped(thing, print, 'called')\n"
     )
     assert run_child(script) == (0, "", "")
-
-
-def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
-    script = (
-        "from threadloader._lifetime.dropping import when_dropped\n"
-        "class Thing: pass\n"
-        "gone, called, kept = Thing(), Thing(), Thing()\n"
-        "when_dropped(gone, print, 'gone', at_exit=True)\n"
-        "call = when_dropped(called, print, 'called', at_exit=True)\n"
-        "when_dropped(kept, print, 'kept', at_exit=True)\n"
-        "del gone\n"
-        "call()\n"
-        "print('exit')\n"
-    )
-    assert run_child(script) == (0, "gone\ncalled\nexit\nkept", "")

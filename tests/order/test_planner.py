@@ -128,21 +128,6 @@ def test_tickets_are_small_where_samples_are_slow(
     assert _sizes(_cutter(rows, _pace(seconds), share, whole=True)) == [rows]
 
 
-@given(
-    rows=st.integers(1, 1000),
-    threads=st.integers(1, 64),
-    seconds=st.floats(MICROSECOND, 1.0),
-)
-def test_where_a_batch_is_worth_sharing_no_ticket_exceeds_a_fair_share(
-    rows: int, threads: int, seconds: float
-) -> None:
-    sizes = _sizes(_cutter(rows, _pace(seconds), 1 / threads))
-    if rows * seconds <= MILLISECOND:
-        assert sizes == [rows]
-    else:
-        assert max(sizes) <= -(-rows // threads)
-
-
 def test_the_first_tickets_have_one_row_and_a_ticket_without_rows_is_no_evidence() -> None:
     pace = TicketSize()
     assert _sizes(_cutter(8, pace, 1 / 4)) == [1] * 8
@@ -150,20 +135,6 @@ def test_the_first_tickets_have_one_row_and_a_ticket_without_rows_is_no_evidence
     assert pace.rows(100, lambda: 1.0) == 1
     pace.measured(10, 10 * MICROSECOND)
     assert pace.rows(100, lambda: 1.0) == 10
-
-
-def test_slow_samples_among_fast_ones_are_forgotten_and_those_that_stay_slow_are_not() -> None:
-    pace = _pace(MICROSECOND)
-    pace.measured(1, 10 * MICROSECOND)
-    assert _sizes(_cutter(256, pace, 1 / 2)) == [256]
-    pace.measured(1, 10 * MILLISECOND)
-    assert len(_sizes(_cutter(256, pace, 1 / 2))) > 1
-    for _ in range(30):
-        pace.measured(10, 10 * MICROSECOND)
-    assert _sizes(_cutter(256, pace, 1 / 2)) == [256]
-    for _ in range(3):
-        pace.measured(100, 100 * 5 * MILLISECOND)
-    assert _sizes(_cutter(4, pace, 1 / 2)) == [1] * 4
 
 
 # Samplers

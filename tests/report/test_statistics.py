@@ -1,11 +1,11 @@
 """What is counted: all epochs together, the last one, and the last seconds, on a driven clock."""
 
-# ruff: noqa: SLF001  # what a plot is drawn from has no public name
+# ruff: noqa: SLF001  # that a wait has begun has no public name
 
 from __future__ import annotations
 
 import threading
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +15,7 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import interval_of
-from threadloader._work import counters as counters_module
-from threadloader._work import stats as stats_module
-from threadloader._work.counters import Counters, Sums
+from threadloader._work.counters import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,31 +188,6 @@ def test_of_the_window_is_seen_once_a_second_how_much_is_done(
         assert loader.statistics().planned == 0
 
 
-def test_the_history_goes_over_epochs_a_second_or_more_apart(clock: DrivenClock) -> None:
-    with made(size=1000) as loader:
-        for _ in range(2):
-            for _ in loader:
-                clock.idle(0.2)
-        history = loader._session.history()
-    assert (history[0].batches, history[-1].batches, history[-1].samples) == (0, 500, 2000)
-    steps = [after.seconds - before.seconds for before, after in pairwise(history[:-1])]
-    assert min(steps) == pytest.approx(1.0)
-    assert len(history) > 90
-
-
-def test_a_long_history_becomes_coarser_and_stays_short(
-    clock: DrivenClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stats_module, "MOST_SNAPSHOTS", 8)
-    with made(size=400) as loader:
-        for _ in loader:
-            clock.idle(1.0)
-        history = loader._session.history()
-    assert len(history) <= 9
-    steps = {after.seconds - before.seconds for before, after in pairwise(history[1:-1])}
-    assert steps == {16.0}
-
-
 def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
     with made(size=4000, output="numpy") as loader, made(threads=2, output="numpy") as threaded:
         epochs = [spawn(lambda: sum(1 for _ in loader)) for _ in range(4)]
@@ -225,32 +198,3 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
         totals, of_threads = loader.statistics().totals, threaded.statistics().totals
     assert (totals.batches, totals.samples) == (4000, 16_000)
     assert (of_threads.batches, of_threads.samples) == (400, 1600)
-
-
-@pytest.mark.parametrize("gil", [False, True])
-def test_jobs_are_measured_now_and_then_and_measuring_is_no_part_of_them(
-    gil: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, asked = 100.0, []
-
-    def run_delay() -> float:
-        nonlocal now
-        now += 5.0  # it gave the GIL away
-        return 0.0
-
-    monkeypatch.setattr(counters_module, "perf_counter", lambda: now)
-    monkeypatch.setattr(counters_module, "run_delay", run_delay)
-    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: gil)
-    counters = Counters()
-    for _ in range(4):
-        begun = counters.begin_timing()
-        asked.append((begun.delay is not None, begun.cpu is not None))
-        now += 1.0
-        ended = now
-        counters.timed(ended, begun)
-        assert 0.01 <= counters.timing_due - ended <= 0.03
-    # With a GIL they take turns, but for the first job, as there may be no other.
-    turns = [(True, True), (False, True), (True, False), (False, True)]
-    assert asked == (turns if gil else [(True, True)] * 4)
-    assert counters.timed_seconds == sum(cpu for _, cpu in asked)
-    assert counters.watched_seconds == 11.0 * sum(delay for delay, _ in asked)

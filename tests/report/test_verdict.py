@@ -11,7 +11,6 @@ import pytest
 
 from threadloader._report.interval import Interval
 from threadloader._report.verdict import Setup, Verdict, verdict_of
-from threadloader._tuning.tuner import Slower
 
 DOCS = Path(__file__).parents[2] / "docs" / "observing.md"
 
@@ -22,8 +21,6 @@ NO_GIL = GIL._replace(gil=False)
 TUNED = GIL._replace(tuned=True, most=256)
 ALONE = GIL._replace(running=0, most=0)
 FIRST = GIL._replace(first=True)
-# Threads were tried, and took 300 us for a sample that takes the calling thread 20.
-SLOWER = TUNED._replace(gil=False, slower=Slower(waited=3e-4, here=2e-5))
 
 # Ten seconds in which a loop waited for six, and four threads were busy with fetching.
 SLOW = Interval(
@@ -96,16 +93,6 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
     "pure Python": (changed(cpu=0.25, late_seconds=0.5), GIL, "gil-bound"),
     "pure Python, one thread is found": (ONE_THREAD, TUNED._replace(running=1), "gil-bound"),
     "pure Python in the calling thread": (IN_PROCESS, TUNED._replace(running=1), "gil-bound"),
-    "samples that threads make more slowly": (
-        CHEAP,
-        SLOWER._replace(running=2),
-        "contention-bound",
-    ),
-    "cheap samples that threads make more slowly under the GIL": (
-        CHEAP,
-        SLOWER._replace(running=1, gil=True),
-        "contention-bound",
-    ),
     "half computing, half waiting": (changed(cpu=0.6), NO_GIL, "unknown"),
     "large samples": (changed(2.0, 36.0, nbytes=10**11), GIL, "memory-bound"),
     "many small parts": (changed(2.0, 36.0), GIL, "write-bound"),
@@ -158,10 +145,6 @@ SAID = {
     "decoding on a busy machine": "for 55% of their time other programs or threads had the cores.",
     "pure Python, one thread is found": "samples hold the GIL, so 1 thread used 0.9 of 4 cores.",
     "pure Python": "samples hold the GIL, so 4 threads used 1.0 of 4 cores.",
-    "samples that threads make more slowly": (
-        "threads were tried, and the loop waited 300 us for a sample of theirs, 15.0 times as long "
-        "as it takes to make one itself (20 us)."
-    ),
     "slow ranks": "whose batches came later, takes 50.0 ms a batch, 83% of that.",
     "many small parts": "takes 360.0 ms a batch, 95% of the time in which batches are made.",
     "half computing, half waiting": "waits in 40% of its 38.0 ms, and computes in the rest.",
@@ -200,8 +183,6 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
     (ONE_THREAD, GIL._replace(running=1, most=1), "Try more threads: threads=4."),
     (changed(cpu=0.4, delay=0.55), GIL, "Leave more cores to this program: the machine is busy"),
     (CHEAP, TUNED, "To give them to other threads would cost more: use larger batches"),
-    (CHEAP, SLOWER, "Give each thread its own copy of what all samples look up"),
-    (CHEAP, SLOWER._replace(gil=True), "Use a free-threaded Python, a decoder that releases"),
     (*CASES["pure Python, one thread is found"][:2], PROCESSES.format("4.0")),
     (*CASES["pure Python in the calling thread"][:2], PROCESSES.format("4.0")),
 ]

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.acting import Acting
-from support.scripted_tuner import script
 
 from threadloader import SlowLoadingWarning, ThreadLoader
-from threadloader._tuning.tuner import Slower, gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,20 +75,6 @@ def test_a_slow_loop_is_the_slower_one(clock: DrivenClock) -> None:
         for _ in loader:
             clock.idle(1.0)
         assert loader.verdict().kind == "consumer-bound"
-
-
-def test_threads_that_were_tried_and_found_slower_are_told(clock: DrivenClock) -> None:
-    with ThreadLoader(Acting(64, lambda _: clock.compute(0.01)), 1) as loader:
-        script(loader, 0)
-        list(loader)
-        loader._fixed.tuner.slower = Slower(waited=0.03, here=0.01)  # noqa: SLF001  # it has no public name
-        list(loader)
-        verdict = loader.verdict()
-    kinds = {"contention-bound", "gil-bound"} if gil_is_enabled() else {"contention-bound"}
-    assert verdict.kind in kinds
-    if verdict.kind == "contention-bound":
-        assert "threads were tried, and the loop waited " in verdict.sentence
-    assert verdict.advice
 
 
 def _warned(

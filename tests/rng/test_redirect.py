@@ -185,34 +185,28 @@ def picklable() -> list[Any]:
     return [*functions, legacy.mtrand._rand, random._inst]  # noqa: SLF001
 
 
-def test_what_is_pickled_while_redirected_or_was_taken_then_has_nothing_of_ours(
+def test_what_is_pickled_or_copied_while_redirected_is_the_original_and_has_nothing_of_ours(
     spawn: Spawn,
 ) -> None:
     def pickles(_: int = 0) -> list[bytes]:
         return list(map(pickle.dumps, picklable()))
 
+    random.seed(3)
+    legacy.seed(3)
     with redirected(spawn):
         taken = picklable()
         dumped = pickles()
         dumped += [each for row in spawn(epoch, make(pickles)).result(PATIENCE) for each in row]
-    join_workers()
-    dumped += map(pickle.dumps, taken)
-    assert not any(b"threadloader" in each for each in dumped)
-    assert all(map(pickle.loads, dumped))
-
-
-def test_what_is_pickled_or_copied_while_redirected_has_the_state_of_the_original(
-    spawn: Spawn,
-) -> None:
-    random.seed(3)
-    legacy.seed(3)
-    with redirected(spawn):
         draw, rand = (pickle.loads(pickle.dumps(each)) for each in (random.random, legacy.rand))
         inst, legacy_inst = map(copy.deepcopy, (random._inst, legacy.mtrand._rand))  # noqa: SLF001
         assert type(inst) is random.Random
         assert type(legacy_inst) is legacy.RandomState
         assert random.random() == draw() == inst.random()
         assert legacy.rand() == rand() == legacy_inst.rand()
+    join_workers()
+    dumped += map(pickle.dumps, taken)
+    assert not any(b"threadloader" in each for each in dumped)
+    assert all(map(pickle.loads, dumped))
 
 
 def in_child(check: Callable[[], bool]) -> int:

@@ -193,40 +193,6 @@ def test_who_tells_of_another_epoch_gets_the_rest_and_a_warning(other: int) -> N
     assert told.epoch == 4
 
 
-class Batches(data.BatchSampler):  # type: ignore[misc]  # of torch, which may not be there
-    """A user's own, which is started by ``iter()`` of the loader, as in torch."""
-
-    def __init__(self) -> None:
-        super().__init__(sampler_of(0), 4, drop_last=False)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        yield from super().__iter__()
-
-
-@pytest.mark.parametrize("batched", [False, True])
-def test_an_epoch_told_of_after_iter_is_the_one_that_is_saved(*, batched: bool) -> None:
-    def made() -> tuple[Any, ThreadLoader[Any]]:
-        if not batched:
-            sampler = sampler_of(0)
-            return sampler, loader_of(0, sampler=sampler)
-        batches = Batches()
-        options: Any = {"seed": 3, "threads": 0, "output": "numpy"}
-        return batches.sampler, ThreadLoader(Drawing(), batch_sampler=batches, **options)
-
-    sampler, loader = made()
-    iterator = iter(loader)
-    sampler.set_epoch(5)
-    next(iterator)
-    state = loader.state_dict()
-    rest = [index for batch in iterator for index in batch[0].tolist()]
-    for told in (None, 5):
-        sampler, loader = made()
-        loader.load_state_dict(state)
-        if told is not None:
-            sampler.set_epoch(told)
-        assert indices(loader) == rest
-
-
 def between(told: int | None) -> Any:
     """Return a state that is saved between two epochs, the first of which is told or not."""
     sampler = sampler_of(0)

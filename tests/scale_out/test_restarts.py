@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
+from support.orders import Drawing, Growing, Striding
 
 from threadloader import ThreadLoader, TokenBatches
 from threadloader.datasets import Mixture
@@ -26,47 +27,6 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 SAMPLES = 900
 LENGTHS = np.arange(SAMPLES) * 37 % 191 + 10
 KILLS = 80
-
-
-class Drawing:
-    def __init__(self, samples: int = SAMPLES) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
-        return index, random.random(), np.random.rand()  # noqa: NPY002
-
-
-class Striding:
-    """A sampler of the user's."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(0, 7 * SAMPLES, 7))
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-
-class Growing:
-    """A batch sampler of the user's, whose batches have different sizes."""
-
-    def __iter__(self) -> Iterator[range]:
-        start = 0
-        for number in range(len(self)):
-            yield range(start, start + 1 + number % 5)
-            start += 1 + number % 5
-
-    def __len__(self) -> int:
-        return SAMPLES // 3
-
-
-class Modulo(Drawing):
-    """Has a sample for each index that `Striding` gives."""
-
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
-        return super().__getitem__(index % SAMPLES)
 
 
 def weighted() -> dict[str, Any]:
@@ -88,8 +48,8 @@ KINDS: dict[str, Any] = {
     "shuffled": lambda: {"shuffle": True},
     "keyed": lambda: {"shuffle": "keyed"},
     "weighted": weighted,
-    "user's": lambda: {"dataset": Modulo(), "sampler": Striding()},
-    "user's batches": lambda: {"batch_sampler": Growing()},
+    "user's": lambda: {"sampler": Striding(SAMPLES)},
+    "user's batches": lambda: {"batch_sampler": Growing(SAMPLES // 3, 5)},
     "by cost": by_cost,
     "mixed": mixed,
 }
@@ -124,7 +84,7 @@ class Ranks:
         fixed: dict[str, Any] = {"seed": 5, "output": "numpy", "uneven": "short"}
         self.loaders = []
         for rank in range(world_size):
-            options = {"dataset": Drawing(), **fixed, **KINDS[kind]()}
+            options = {"dataset": Drawing(SAMPLES), **fixed, **KINDS[kind]()}
             if "batch_sampler" not in options:
                 options["batch_size"] = batch_size
             loader: ThreadLoader[Any] = ThreadLoader(

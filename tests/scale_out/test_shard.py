@@ -7,72 +7,34 @@ from __future__ import annotations
 
 import random
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+from support.orders import Drawing, Growing, Striding
 
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SAMPLES = 61
-
-
-class Drawing:
-    """Samples that draw from all kinds of random state."""
-
-    def __init__(self, samples: int = SAMPLES) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> tuple[int, float, float]:
-        return index, random.random(), np.random.rand()  # noqa: NPY002
 
 
 def samples_of(batch: Any) -> list[tuple[Any, ...]]:
     return list(zip(*(part.tolist() for part in batch), strict=True))
 
 
-class Striding:
-    """A sampler of the user's, without a state."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter([index * 7 % SAMPLES for index in range(SAMPLES)])
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-
-class Growing:
-    """A batch sampler of the user's, whose batches have different sizes."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        start = 0
-        for size in range(1, 11):
-            yield list(range(start, start + size))
-            start += size
-
-    def __len__(self) -> int:
-        return 10
-
-
 ORDERS: dict[str, dict[str, Any]] = {
     "sequential": {},
     "shuffled": {"shuffle": True},
     "keyed": {"shuffle": "keyed"},
-    "user's": {"sampler": Striding()},
-    "user's batches": {"batch_sampler": Growing()},
+    "user's": {"sampler": Striding(SAMPLES)},
+    "user's batches": {"batch_sampler": Growing(10, 10)},
 }
 each_order = pytest.mark.parametrize("order", list(ORDERS))
 
 
 def options_of(order: str, batch_size: int) -> dict[str, Any]:
-    options = {"dataset": Drawing(), "seed": 5, "output": "numpy", **ORDERS[order]}
+    options = {"dataset": Drawing(SAMPLES), "seed": 5, "output": "numpy", **ORDERS[order]}
     return options if "batch_sampler" in options else {**options, "batch_size": batch_size}
 
 

@@ -86,3 +86,22 @@ def test_the_first_rank_stays_until_others_know_of_the_end(
 ) -> None:
     script = f"{LOADING}\n{uneven=}\n{slow=}\n{length=}\n{FIRST_ENDS}"
     assert run_ranks(script, 2, tmp_path) == [2, 2]
+
+
+ENDS = """
+loader = ThreadLoader(Rows((40, 40)), 2, threads=1, shard="auto", uneven="drop")
+sys.kept = iterator = iter(loader)  # it is still there when the program ends
+next(iterator)
+error = None
+if not rank:
+    try:
+        list(iterator)
+    except RankError as told:
+        error = str(told)
+tell(error)
+"""
+
+
+def test_a_program_that_ends_within_an_epoch_is_told_to_other_ranks(tmp_path: Path) -> None:
+    error, _ = run_ranks(LOADING + ENDS, 2, tmp_path)
+    assert error.startswith("rank 1 left the epoch by step 1")

@@ -127,8 +127,8 @@ def test_the_state_of_another_loader_is_refused_and_the_difference_named(
     assert isinstance(caught.value, ThreadLoaderError)
 
 
-def without(state: Any, *names: str) -> Any:
-    return {name: value for name, value in state.items() if name not in names}
+def without(state: Any, without: str) -> Any:
+    return {name: value for name, value in state.items() if name != without}
 
 
 FOREIGN: list[tuple[str, Any]] = [
@@ -143,15 +143,15 @@ FOREIGN: list[tuple[str, Any]] = [
     ("no state of a ThreadLoader", lambda state: without(state, "threadloader")),
     ("version 4, saved by another release", lambda state: state | {"threadloader": 4}),
     ("version 6, saved by another release", lambda state: state | {"threadloader": 6}),
-    ("incomplete or changed: see its epoch", lambda state: without(state, "epoch")),
-    (
-        "incomplete or changed: see its loader, lanes",
-        lambda state: without(state, "lanes", "loader"),
+    *(
+        ("incomplete or changed: it had", lambda state, name=name: without(state, name))
+        for name in ("epoch", "loader", "lanes", "draws", "begun")
     ),
-    ("incomplete or changed: see its begun, draws", lambda state: without(state, "draws", "begun")),
-    (".", lambda state: state | {"loader": None}),
-    (".", lambda state: state | {"lanes": None}),
-    (".", lambda state: state | {"lanes": [{}]}),
+    ("incomplete or changed: it had None", lambda state: without(state, "entries")),
+    *(
+        ("incomplete or changed: it had", lambda state, other=other: state | other)
+        for other in ({"loader": None}, {"lanes": None}, {"lanes": [{}]})
+    ),
 ]
 
 

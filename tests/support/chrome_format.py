@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Trace", "read_trace"]
 
 Event = dict[str, Any]
-PHASES = {"X", "M", "C", "s", "t", "f"}
+PHASES = {"X", "M", "C"}
 METADATA = {"process_name": str, "thread_name": str, "thread_sort_index": int}
 TOLERANCE = 1e-6  # microseconds; sums of two times that are whole nanoseconds
 
@@ -36,10 +35,6 @@ class Trace:
             for event in self.events
             if event["name"] == "thread_name"
         }
-        self.arrows: dict[int, list[Event]] = defaultdict(list)
-        for event in self.events:
-            if event["ph"] in {"s", "t", "f"}:
-                self.arrows[event["id"]].append(event)
 
     def of(self, stage: str) -> list[Event]:
         """Return the slices of a stage."""
@@ -62,10 +57,6 @@ class Trace:
         found = self.enclosing(event)
         return found[-1]["cat"] if found else None
 
-    def steps(self, number: int) -> list[str]:
-        """Return the stages that an arrow leads through."""
-        return [self.enclosing(event)[-1]["cat"] for event in self.arrows[number]]
-
     def check(self) -> None:
         """Fail for anything that a viewer would refuse, or drop, or show in the wrong place."""
         for event in self.events:
@@ -76,18 +67,6 @@ class Trace:
         assert len(set(self.threads.values())) == len(self.threads)
         for thread in self.threads:
             _check_nesting([event for event in self.slices if event["tid"] == thread])
-        for arrow in self.arrows.values():
-            self._check_arrow(arrow)
-
-    def _check_arrow(self, arrow: Sequence[Event]) -> None:
-        phases = [event["ph"] for event in arrow]
-        assert phases == ["s", *["t"] * (len(phases) - 2), "f"]
-        assert {(event["name"], event["cat"]) for event in arrow} == {("batch", "batch")}
-        times = [event["ts"] for event in arrow]
-        assert times == sorted(set(times)), "an arrow leads forward in time"
-        for event in arrow:
-            assert self.enclosing(event), "an arrow begins and ends at a slice"
-            assert ("bp" in event) == (event["ph"] != "s")
 
 
 def _check_event(event: Event) -> None:
@@ -104,10 +83,7 @@ def _check_event(event: Event) -> None:
         assert all(isinstance(count, int) and count >= 0 for count in args.values())
         return
     assert isinstance(event["tid"], int)
-    if event["ph"] == "X":
-        assert event["dur"] >= 0
-    else:
-        assert isinstance(event["id"], int)
+    assert event["dur"] >= 0
 
 
 def _check_nesting(slices: Sequence[Event]) -> None:

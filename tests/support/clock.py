@@ -36,7 +36,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> DrivenClock:
     """Return a clock that the package reads from now on."""
     for data in (range(2), iter(range(2))):  # which imports what a loader needs
         loader = threadloader.ThreadLoader(data, threads=0)
-        loader.headspace()
         list(loader)
     importlib.import_module("threadloader._work.copier")
     driven = DrivenClock()

@@ -137,34 +137,22 @@ def test_a_batch_that_the_calling_thread_makes_is_in_its_row(kind: str, path: Pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps"),
+    ("kind", "stage", "parent", "row"),
     [
-        ("map", ["ticket", "deliver"]),
-        ("no threads", ["ticket", "deliver"]),
-        ("ragged", ["ticket", "collate", "deliver"]),
-        ("iterable", ["read", "ticket", "deliver"]),
-        ("iterable, transform", ["read", "ticket", "deliver"]),
-        ("out of order", ["ticket", "deliver"]),
-        ("device", ["ticket", "copy", "deliver"]),
+        ("ragged", "collate", "ticket", "worker"),
+        ("device", "copy", None, "copier-0"),
+        ("iterable", "read", None, "worker-0"),
+        ("out of order", "deliver", "next", threading.current_thread().name),
     ],
 )
-def test_an_arrow_leads_from_a_batch_s_first_stage_to_its_delivery(
-    kind: str, steps: list[str], path: Path
+def test_each_batch_has_its_stages_in_the_rows_of_their_threads(
+    kind: str, stage: str, parent: str | None, row: str, path: Path
 ) -> None:
     trace = traced(path, kind)
-    assert steps in [trace.steps(number) for number in trace.arrows]
-    for stage, parent, row in (("collate", "ticket", "worker"), ("copy", None, "copier-0")):
-        if stage in steps:
-            found = trace.of(stage)
-            assert sorted(event["args"]["batch"] for event in found) == list(range(7))
-            assert {trace.parent(event) for event in found} == {parent}
-            assert all(row in trace.threads[event["tid"]] for event in found)
-    ends = {
-        trace.enclosing(arrow[-1])[-1]["args"]["batch"]
-        for number, arrow in trace.arrows.items()
-        if trace.steps(number)[-1] == "deliver"
-    }
-    assert ends == set(range(7))
+    found = [event for event in trace.of(stage) if "batch" in event["args"]]
+    assert {event["args"]["batch"] for event in found} >= set(range(7))
+    assert {trace.parent(event) for event in found} == {parent}
+    assert all(row in trace.threads[event["tid"]] for event in found)
 
 
 @pytest.mark.usefixtures("slots_for_all_leaves")

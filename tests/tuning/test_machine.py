@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from threadloader._tuning import machine as machine_module
-from threadloader._tuning.machine import (
-    default_memory_budget,
-    default_threads,
-    free_memory,
-    usable_cores,
-)
+from threadloader._tuning.machine import default_threads, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MIB = 1 << 20
-
 
 class Machine:
-    """The files of a Linux machine of 16 cores, with 4 GiB of free memory, in a folder."""
+    """The files of a Linux machine of 16 cores, in a folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB")
 
     def write(self, path: str, text: str) -> None:
         file = self.root / path
@@ -35,9 +27,6 @@ class Machine:
 
     def cores(self) -> int:
         return usable_cores(str(self.root / "cgroup"), str(self.root / "proc"))
-
-    def free(self) -> int:
-        return free_memory(str(self.root / "cgroup"), str(self.root / "proc"))
 
 
 @pytest.fixture
@@ -52,33 +41,17 @@ def v2(**groups: str) -> dict[str, str]:
     return {f"{name.replace('_', '/')}/cpu.max".lstrip("/"): each for name, each in groups.items()}
 
 
-def v1(group: str, quota: int, period: int = 100_000) -> dict[str, str]:
-    """Return the files of a group of the ``cpu`` hierarchy."""
-    folder = f"cpu/{group}".rstrip("/")
-    return {
-        f"{folder}/cpu.cfs_quota_us": str(quota),
-        f"{folder}/cpu.cfs_period_us": str(period),
-    }
-
-
-OLD = "5:memory:/job\n4:cpu,cpuacct:/job\n1:name=systemd:/job"
 QUOTAS = {  # the process's groups, None outside Linux; files of the cgroup file system; cores
     "no limit": ("0::/", {}, 16),
     "outside Linux": (None, {"cpu.max": "100000 100000"}, 16),
-    "version 2 without a limit": ("0::/job", v2(job="max 100000"), 16),
-    "version 2": ("0::/job", v2(job="400000 100000"), 4),
+    "a group without a limit": ("0::/job", v2(job="max 100000"), 16),
+    "a limit": ("0::/job", v2(job="400000 100000"), 4),
     "at least one": ("0::/job", v2(job="10000 100000"), 1),
     "at most the affinity": ("0::/job", v2(job="6000000 100000"), 16),
-    "version 1": (OLD, v1("job", 300_000), 3),
     "of a group above": ("0::/a/b", v2(a="100000 100000", a_b="300000 100000"), 1),
     "of a group beside": ("0::/a", v2(a="500000 100000", b="100000 100000"), 5),
     "a path of the host": ("0::/../../docker/01", {"cpu.max": "300000 100000"}, 3),
-    "the tighter of both": (
-        "4:cpu:/job\n0::/job",
-        v1("job", 300_000) | v2(job="700000 100000"),
-        3,
-    ),
-    "of another controller": ("3:cpuset:/job\n2:cpuacct:/job", v1("job", 100_000), 16),
+    "of the first version": ("4:cpu:/job\n0::/", {"cpu/job/cpu.cfs_quota_us": "100000"}, 16),
     "a colon in the name": ("0::/a:b", {"a:b/cpu.max": "200000 100000"}, 2),
     "a name that is not UTF-8": ("0::/caf\xe9", {"cpu.max": "300000 100000"}, 3),
     "an empty file": ("0::/job", v2(job=""), 16),
@@ -106,49 +79,3 @@ def test_the_ranks_on_a_host_share_its_cores(
     monkeypatch.setattr(machine_module, "usable_cores", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert default_threads() == threads
-
-
-def used(folder: str, limit: str, nbytes: int, files: int = 0) -> dict[str, str]:
-    """Return the files that say what a group of the unified hierarchy uses."""
-    return {
-        f"{folder}/memory.max": limit,
-        f"{folder}/memory.current": str(nbytes),
-        f"{folder}/memory.stat": f"anon 1\ninactive_file {files}",
-    }
-
-
-LEFT = {  # files of the cgroup file system; MiB that are left
-    "no limit": ({}, 4096),
-    "files are given back": (used("job/step", str(1024 * MIB), 900 * MIB, 200 * MIB), 324),
-    "a group above": (
-        used("job/step", "max", 900 * MIB) | used("job", str(1024 * MIB), 1000 * MIB),
-        24,
-    ),
-    "version 1": (
-        {
-            "memory/old/memory.limit_in_bytes": str(512 * MIB),
-            "memory/old/memory.usage_in_bytes": str(500 * MIB),
-            "memory/old/memory.stat": f"cache 7\ntotal_inactive_file {10 * MIB}",
-        },
-        22,
-    ),
-    "more used than allowed": (used("job", str(10 * MIB), 11 * MIB), 0),
-}
-
-
-@pytest.mark.parametrize("case", LEFT)
-def test_a_group_bounds_the_memory_that_is_left(case: str, machine: Machine) -> None:
-    files, left = LEFT[case]
-    machine.write("proc/self/cgroup", "0::/job/step\n4:memory:/old")
-    for path, text in files.items():
-        machine.write(f"cgroup/{path}", text)
-    assert machine.free() == left * MIB
-
-
-@pytest.mark.parametrize(("ranks", "nbytes"), [("", 2048 * MIB), ("4", 512 * MIB)])
-def test_the_ranks_of_a_host_share_half_of_the_memory(
-    ranks: str, nbytes: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine_module, "free_memory", machine.free)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    assert default_memory_budget() == nbytes

@@ -231,15 +231,6 @@ def test_threads_that_each_open_something_are_at_most_two_a_core() -> None:
     assert loop.tuner.number == 4
 
 
-def test_threads_whose_first_sample_is_dear_are_no_more() -> None:
-    loop = Simulation(default())
-    loop.tuner.leave(1e-2)
-    loop.tuner.grown(3, 1.0, 1e-2)
-    loop.tuner.grown(4, 1.0, 1e-2)
-    loop.run(waits, 5.0)
-    assert loop.tuner.number == 4
-
-
 @pytest.mark.parametrize(
     "twin", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
 )

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._epoch.epoch import Epoch
-from threadloader._epoch.iterable_feed import empty_ranks
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._warnings import warn_user
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 
+_NO_STEP = "another rank has no batch in this epoch, so that it ends on all ranks before a step"
 _ALL_FAILED = "other ranks go on, and all batches of this one failed, so there is none to repeat"
 
 
@@ -47,21 +47,19 @@ class AgreedEpoch(Epoch):
     Args:
         args: See `Epoch`.
         votes: Of the ranks.
-        world_size: Ranks.
         options: See `Epoch`.
 
     Threads:
         as `Epoch`.
     """
 
-    def __init__(self, *args: Any, votes: Votes, world_size: int, **options: Any) -> None:
+    def __init__(self, *args: Any, votes: Votes, **options: Any) -> None:
         self._votes = votes
-        self._world_size = world_size
         # A copy of the batch that may be the last; before, of the first one: later ones may fail.
         self._last: tuple[Any] | None = None
         self._repeats = False  # whether all of the rank's own batches were delivered
         self._share_failed = False  # whether a replica came to its end by an error
-        when_dropped(self, votes.leave, at_exit=True)
+        when_dropped(self, votes.leave)
         super().__init__(*args, **options)
 
     def cancel(self) -> None:
@@ -107,6 +105,9 @@ class AgreedEpoch(Epoch):
         Raises:
             _OutOfBatches: They go on.
         """
+        if self._share_failed and not self._votes.pads:
+            self._votes.leave()  # or others would leave out what they have left, without a word
+            super()._end()
         self._go_on(has_batch=False)
         if self._last is None:
             self._ended = True
@@ -123,7 +124,7 @@ class AgreedEpoch(Epoch):
             RankError: It can't go on: a rank left it, say, or did not vote in time.
         """
         began = perf_counter()
-        outcome = self._votes.go(has_batch=has_batch, failed=self._share_failed)
+        outcome = self._votes.go(has_batch=has_batch)
         self._counted.rank_wait_seconds += perf_counter() - began
         if outcome is None:
             raise self._closed()
@@ -132,8 +133,8 @@ class AgreedEpoch(Epoch):
         # With "drop" the epoch ends with this rank's share, whatever the others have.
         if outcome.error is not None and (has_batch or self._votes.pads):
             raise RankError(outcome.error)
-        if outcome.empty:
-            warn_user(empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning)
+        if has_batch and not self._votes.step:
+            warn_user(_NO_STEP, EmptyReplicaWarning)
         super()._end()
 
     def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:

@@ -29,7 +29,6 @@ from threadloader._order.samplers import is_known
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
-from threadloader._tuning.machine import default_memory_budget
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
@@ -122,7 +121,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._prepare = prepare
         # How far a sampler of the user's is drawn ahead must not depend on the speed of threads.
         self._may_widen = settings.iterable or is_known(settings.index_sampler)
-        self._has_budget = False  # whether was asked what batches may take in this epoch
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
@@ -465,8 +463,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         tuner, batches = self._tuner, self._batches  # `close` may replace them
         needed = 0
         if tuner.number > tuner.limits.threads and batches and self._may_widen:
-            if not self._has_budget:
-                self._depth.free_nbytes, self._has_budget = default_memory_budget(), True
             last = batches[-1]
             rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
             needed = self._ticket_size.batches_for(

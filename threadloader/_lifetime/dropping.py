@@ -11,7 +11,6 @@ import signal
 import sys
 import weakref
 from _thread import interrupt_main, start_new_thread
-from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -36,23 +35,20 @@ T = TypeVar("T")
 # Not ``del``: IPython asks each frame for its arguments, and shows none of them if one is missing.
 DROPPED: Any = None
 
-# Both changed and copied, never iterated.
+# Changed by single calls, which are atomic on both builds.
 _watched: dict[_Call, tuple[weakref.ref[Any], ...]] = {}
-_called_at_exit: dict[_Call, None] = {}
 
 
 def when_dropped(
-    watched: object, function: Callable[..., object], *args: Any, at_exit: bool = False
+    watched: object, function: Callable[..., object], *args: Any
 ) -> Callable[[], None]:
-    """Call a function once an object is gone, at any moment and in any thread.
+    """Call a function once an object is gone, at any moment and in any thread; not after the exit.
 
     Args:
         watched: The object, which `function` and `args` must not refer to.
         function: The function; it must not wait, since it may run inside any lock.  It is called
             again if Ctrl-C came up in it: the second call must do no harm.
         args: Its arguments.
-        at_exit: Whether it is also called at the interpreter's exit, if the object is still there.
-            After the exit it is never called.
 
     Returns:
         A function that makes the call now instead, unless it was made.
@@ -61,8 +57,6 @@ def when_dropped(
         all: shared.
     """
     call = _Call(function, args)
-    if at_exit:
-        _called_at_exit[call] = None
     # Twice: Python prints and loses a Ctrl-C that comes up just as the first begins.  The reference
     # that was made last is called first.
     _watched[call] = weakref.ref(watched, call.last), weakref.ref(watched, call.first)
@@ -92,9 +86,6 @@ class _Call:
             if claimed and claimed[0] is not None:
                 _watched[self] = claimed[0]  # to be called again
             raise
-        finally:
-            if self not in _watched:
-                _called_at_exit.pop(self, None)
 
     def first(self, _: object, _exits: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
@@ -159,13 +150,10 @@ class AtomicWeakSet(Generic[T]):
         return [living for living in found if living is not None]
 
 
-@at_exit(Phase.CALL_FINALIZERS)
+@at_exit(Phase.END_FINALIZERS)
 def _end() -> None:
-    """Call the functions that were registered for the exit, and no others after them.
+    """Call no functions any more.
 
     As the interpreter ends it drops all objects, and what a function needs may be gone by then.
     """
-    with ExitStack() as calls:  # the next is called also where one fails
-        calls.callback(_watched.clear)
-        for call in reversed(_called_at_exit.copy()):
-            calls.callback(call)
+    _watched.clear()

@@ -5,8 +5,8 @@ At the interpreter's exit there are five phases:
 1. `Phase.CANCEL_EPOCHS`: no thread starts any more, and no sample.
 2. `Phase.END_THREADS`: pools stop, and their threads are waited for, each within its limit.
 3. `Phase.CLOSE_INSTANCES`: the main thread closes its instance of each `PerThread`.
-4. `Phase.CALL_FINALIZERS`: functions that were registered for the exit are called.
-5. `Phase.LEAVE_RANKS`: other ranks are told which epochs this one has left.
+4. `Phase.LEAVE_RANKS`: other ranks are told which epochs this one has left.
+5. `Phase.END_FINALIZERS`: nothing is called any more when an object is dropped.
 
 The order of imports does not matter: each owner names the phase in which it has something to do.
 Exit handlers that the user registered after this module was imported come before all phases, and
@@ -39,8 +39,8 @@ class Phase(Enum):
     CANCEL_EPOCHS = auto()
     END_THREADS = auto()
     CLOSE_INSTANCES = auto()
-    CALL_FINALIZERS = auto()
     LEAVE_RANKS = auto()
+    END_FINALIZERS = auto()
 
 
 _at_exit: dict[Phase, Callable[[], object]] = {}  # one owner each

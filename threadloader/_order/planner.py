@@ -89,7 +89,7 @@ class Planner:
         return batch
 
     def _compare(self) -> None:
-        """Compare the sampler's length with the saved one, and note the number of its epoch.
+        """Compare the sampler's length with the saved one.
 
         Not before the first batch is asked for: ``set_epoch()`` may be called until then, and
         change the length.
@@ -97,7 +97,6 @@ class Planner:
         self._compared = True
         if isinstance(self._sampler, KnownPass):
             return
-        self._lane.sampler_epoch = self._sampler.epoch
         length, before = self._sampler.length(), self._lane.length
         if before is not None and length is not None and length != before:
             self._refused = f"the sampler has {length} batches, and had {before}"

@@ -22,19 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
+def share_of(settings: Any) -> Share | None:
     """Return the share of this rank; None where all is loaded here, or the sampler has a share.
 
     Args:
-        loader: A `ThreadLoader`, or its settings.
-        iterable: Whether its dataset is iterable, and its sampler a dummy.
+        settings: Of the loader.
 
     Raises:
         TypeError: An iterable dataset can't be shared out.
         ValueError: A rank is given, and the sampler is that of another one; or the environment
             says something wrong.
     """
-    shard = loader.shard
+    shard = settings.shard
     if shard is None:
         return None
     if shard == "auto":
@@ -43,12 +42,12 @@ def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
         rank, world_size = shard
     else:
         rank, world_size = shard.get_local_rank(), shard.size()
-    if iterable:
-        check_askable(loader.dataset)
-        return Share(rank, world_size, loader.uneven)
-    shared_by = rank_of(index_sampler_of(loader))
+    if settings.iterable:
+        check_askable(settings.dataset)
+        return Share(rank, world_size, settings.uneven)
+    shared_by = rank_of(settings.index_sampler)
     if shared_by is None or shared_by[1] == 1:
-        return Share(rank, world_size, loader.uneven)
+        return Share(rank, world_size, settings.uneven)
     if shard != "auto":
         msg = (
             f"shard={shard!r} and a sampler of rank {shared_by[0]} of {shared_by[1]} both share "
@@ -58,22 +57,17 @@ def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
     return None
 
 
-def sampled_batches(loader: Any) -> int:
+def sampled_batches(settings: Any) -> int:
     """Return how many batches this rank has in an epoch of a map-style dataset.
 
     Raises:
         TypeError: The sampler has no length.
     """
-    index_sampler, share = index_sampler_of(loader), share_of(loader)
+    index_sampler, share = settings.index_sampler, share_of(settings)
     if share is None:
         return len(index_sampler)
     units, size, drop_last = units_of(index_sampler)
     return share.steps(len(units), size, drop_last=drop_last)
-
-
-def index_sampler_of(loader: Any) -> Any:
-    """Return what yields a batch's indices, or single ones: a loader's sampler of either kind."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def rank_with_own_streams(settings: Any, share: Share | None) -> int | None:

@@ -15,12 +15,10 @@ import json
 import weakref
 import zlib
 from functools import partial
-from inspect import GEN_CREATED, getgeneratorstate, isgenerator
 from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadloader._order.ranks import epoch_of
 from threadloader._order.samplers import (
     SPAN,
     BatchSampler,
@@ -131,11 +129,6 @@ class UserPass:
             return Checkpoint(batches, samples, self._iterating.states(), ended=ended)
         return None
 
-    @property
-    def epoch(self) -> int | None:
-        """The number of the sampler's epoch; None if it has none."""
-        return self._iterating.epoch
-
     def finder_of_first(self) -> Callable[[], Checkpoint | None]:
         """Return the `Lane.find_first` of this pass, which does not keep it alive."""
         return partial(_first_of, weakref.ref(self._iterating))
@@ -234,7 +227,6 @@ class _Iterating:
         self._sampler = sampler
         self._skip, self._count = skip, count
         self.skipped = 0  # samples
-        self._epoch: int | None = None  # of the sampler, when it was started
         self._saved = saved
         self._iterator: Any = iter(()) if over else None
         self._first: Checkpoint | None = None
@@ -243,7 +235,6 @@ class _Iterating:
     def start(self) -> Iterator[Any]:
         """Return the iterator, made by the first call."""
         if self._iterator is None:
-            self._epoch = epoch_of(self._sampler)
             self._iterator = iter(self._sampler)
             if self._saved is not None:
                 restore("sampler's iterator", self._iterator, self._saved)
@@ -256,16 +247,6 @@ class _Iterating:
             self.skipped += self._count(left_out)
             self._skip = self._skip - len(left_out) if left_out else 0
         return iterator
-
-    @property
-    def epoch(self) -> int | None:
-        """The number of the epoch that the sampler is in, or was in when it was started.
-
-        A generator starts when it is first asked for something.
-        """
-        iterator = self._iterator
-        waits = isgenerator(iterator) and getgeneratorstate(iterator) == GEN_CREATED
-        return epoch_of(self._sampler) if iterator is None or waits else self._epoch
 
     def first(self) -> Checkpoint | None:
         """Return a checkpoint of the iterator at its beginning; None if the sampler has a state."""

@@ -15,13 +15,14 @@ the user gave no generator, these come from the process's random state.
 from __future__ import annotations
 
 import copy
-from itertools import islice
+from itertools import count, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from threadloader import _torch
+from threadloader._ranks.share import Share
 from threadloader._rng.seeds import (
     draw_seed,
     encoded_state,
@@ -31,11 +32,10 @@ from threadloader._rng.seeds import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 
     from numpy.typing import NDArray
 
-    from threadloader._ranks.share import Share
     from threadloader._rng.permutation import KeyedPermutation
     from threadloader._rng.seeds import EpochDraws
 
@@ -185,6 +185,7 @@ _BATCHING = frozenset({BatchSampler, *_torch.BATCHING})
 # Some indices that follow one another.  No index is an object of its own in a range or an array: to
 # make these takes longer than to gather a batch's rows.
 Indices: TypeAlias = "range | NDArray[Any] | list[Any]"
+Compute: TypeAlias = "Callable[[NDArray[Any]], NDArray[Any]]"  # of positions: their indices
 
 
 class KnownSampler:
@@ -212,44 +213,66 @@ class KnownSampler:
         """Return the sampler, or a copy that draws from a generator; see `with_generator`."""
         return type(self)(with_generator(self.index_sampler, generator, keyed_generator))
 
-    def batches(self, left_out: int) -> Iterator[Indices]:
-        """Yield the batches of a pass, with one index each if the sampler is in no batch sampler.
+    def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
+        """Yield a rank's batches of a pass, with the position of the first sample of each.
+
+        A batch has one index if the sampler is in no batch sampler.
 
         Args:
-            left_out: How many are left out at the beginning.
+            share: Of the rank.
+            start: The first unit that is left.
         """
-        _, size, drop_last = units_of(self.index_sampler)
-        rest: Any = np.empty(0, np.int64)
-        for span in self.spans(left_out * size, size):
-            indices = np.concatenate((rest, span)) if len(rest) else span
-            full = len(indices) - len(indices) % size
-            for start in range(0, full, size):
-                yield indices[start : start + size]
-            rest = indices[full:]
-        if len(rest) and not drop_last:
-            yield rest
+        sampled, size, drop_last = units_of(self.index_sampler)
+        order = self.order()
+        if order is None and share.world_size == 1:
+            drawn = batches_of(sampled, size, drop_last=drop_last)
+            yield from zip(count(start, size), islice(drawn, start // size, None))
+            return
+        if order is None:
+            order = list(sampled)
+        units, step = len(sampled), size * share.world_size
+        whole, rest = divmod(max(0, units - start), step)
+        first = start + share.of(step, size).start
+        firsts = range(first, first + whole * step, step)
+        if callable(order):
+            yield from _computed(order, firsts, size)
+        else:
+            for first in firsts:
+                yield first, order[first : first + size]
+        mine = share.of(rest, size)
+        if mine and not drop_last:
+            positions = start + whole * step + np.arange(mine.start, mine.stop)
+            # A padded batch goes on at the beginning.
+            yield int(positions[0]), _at(order, positions % units)
 
-    # All below: a kind's own.
+    def order(self) -> Indices | Compute | None:
+        """Return the order of a new pass, or a function from positions to their indices.
 
-    def spans(self, position: int, size: int) -> Iterator[Indices]:
-        """Yield the indices of a pass from a position on, in pieces of any length.
-
-        Args:
-            position: Of the first.
-            size: Only arrays may have a length that this does not divide, but for the last piece.
+        Returns:
+            None where indices can only be drawn one by one.
         """
-        indices: Iterator[Any] = iter(self.sampler)
-        next(islice(indices, position, position), None)
-        while span := list(islice(indices, size)):
-            yield span
+        return None
 
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
-        """Return the order of a new pass: a function from positions to their indices.
 
-        Where a kind's order can't be computed it is drawn whole, and takes 8 bytes an index.
-        """
-        indices = list(self.sampler)
-        return lambda positions: [indices[position] for position in positions.tolist()]
+def _at(order: Indices | Compute, positions: NDArray[Any]) -> Indices:
+    if callable(order):
+        return order(positions)
+    if isinstance(order, np.ndarray):
+        looked_up: NDArray[Any] = order[positions]
+        return looked_up
+    return [order[position] for position in positions.tolist()]
+
+
+def _computed(
+    compute: Compute, firsts: Sequence[int], size: int
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield batches, of which several are computed at once."""
+    several = max(1, SPAN // size)
+    for number in range(0, len(firsts), several):
+        some = firsts[number : number + several]
+        indices = compute((np.array(some)[:, None] + np.arange(size)).ravel())
+        for row, first in enumerate(some):
+            yield first, indices[row * size : (row + 1) * size]
 
 
 class Sequential(KnownSampler):
@@ -257,44 +280,37 @@ class Sequential(KnownSampler):
 
     draws = False
 
-    def spans(self, position: int, size: int) -> Iterator[range]:  # noqa: ARG002
-        """Yield one range; see `KnownSampler.spans`."""
-        yield range(position, len(self.sampler.data_source))
-
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """See `KnownSampler.random_access`."""
-        return lambda positions: positions
+    def order(self) -> range:
+        """See `KnownSampler.order`."""
+        return range(len(self.sampler.data_source))
 
 
 class Shuffled(KnownSampler):
-    """Permutations that are drawn for each pass, of our own class or of torch's.
+    """A permutation that is drawn for each pass, of our own class or of torch's.
 
-    torch's may also draw indices with replacement, which are like those of any kind.
+    torch's may also draw indices with replacement, or of several permutations: these are like those
+    of any kind.
     """
 
     draws_one_seed = True
+    _rest: Iterator[Any] = iter(())
 
-    def _permutations(self) -> Iterator[NDArray[Any]] | None:
+    def order(self) -> NDArray[Any] | None:
+        """See `KnownSampler.order`."""
         if type(self.sampler) is RandomSampler:
-            return self.sampler.permutations()
-        return _torch.permutations(self.sampler) if _torch.permutes(self.sampler) else None
+            permutations = self.sampler.permutations()
+        elif _torch.permutes(self.sampler):
+            permutations = _torch.permutations(self.sampler)
+        else:
+            return None
+        permutation: NDArray[Any] = next(permutations)
+        self._rest = permutations
+        return permutation
 
-    def spans(self, position: int, size: int) -> Iterator[Indices]:
-        """Yield each permutation; see `KnownSampler.spans`."""
-        permutations = self._permutations()
-        if permutations is None:
-            yield from super().spans(position, size)
-            return
-        for permutation in permutations:
-            yield permutation[position:]
-            position = max(0, position - len(permutation))
-
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
-        """See `KnownSampler.random_access`."""
-        permutations = self._permutations()
-        if permutations is None:
-            return super().random_access()
-        return np.concatenate(list(permutations)).__getitem__
+    def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
+        """See `KnownSampler.batches`."""
+        yield from super().batches(share, start)
+        next(self._rest, None)  # torch's sampler draws once more at its end
 
 
 class Keyed(KnownSampler):
@@ -302,15 +318,10 @@ class Keyed(KnownSampler):
 
     draws_one_seed = True
 
-    def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
-        """Yield what is computed at once; see `KnownSampler.spans`."""
-        spans: Iterator[NDArray[Any]] = self.sampler.spans(position, -(-SPAN // size) * size)
-        return spans
-
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """See `KnownSampler.random_access`."""
-        order: Callable[[NDArray[Any]], NDArray[Any]] = self.sampler.order().at
-        return order
+    def order(self) -> Compute:
+        """See `KnownSampler.order`."""
+        compute: Compute = self.sampler.order().at
+        return compute
 
 
 _LISTS = (list, tuple, range)
@@ -476,11 +487,8 @@ class KnownPass:
         self.first = 0
         self._arrays = arrays
         self._single = not is_batching(sampler.index_sampler)
-        self._drawing: Iterator[tuple[int, Indices]]
-        if share is None:
-            self._drawing = _batches(order, batches)
-        else:
-            self._drawing = _shares(order, share, origin + batches * size * share.world_size)
+        share = share or Share(0, 1, "short")
+        self._drawing = _batches(order, share, origin + batches * size * share.world_size)
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -492,42 +500,9 @@ class KnownPass:
         return indices if self._arrays else _listed(indices)
 
 
-# Generators, so that the sampler draws when its first index is asked for, as in torch.
-
-
-def _batches(order: KnownOrder, left_out: int) -> Iterator[tuple[int, Indices]]:
-    for indices in order.sampler().batches(left_out):
-        yield 0, indices
-
-
-def _shares(
-    order: KnownOrder, share: Share, start: int
-) -> Iterator[tuple[int, NDArray[Any] | list[Any]]]:
-    """Yield the position of the first sample of each batch, and the indices.
-
-    Args:
-        order: Decides the order.
-        share: Of the rank.
-        start: The first unit that is left.
-    """
-    sampler = order.sampler()
-    sampled, size, drop_last = units_of(sampler.index_sampler)
-    units = len(sampled)
-    at = sampler.random_access()
-    step = size * share.world_size
-    own = share.of(step, size).start
-    whole, rest = divmod(max(0, units - start), step)
-    several = max(1, SPAN // size)  # batches that are computed at once
-    for number in range(0, whole, several):
-        firsts = start + own + step * np.arange(number, min(whole, number + several))
-        indices = at((firsts[:, None] + np.arange(size)).ravel())
-        for row, first in enumerate(firsts.tolist()):
-            yield first, indices[row * size : (row + 1) * size]
-    mine = share.of(rest, size)
-    if drop_last or not mine:
-        return
-    positions = start + whole * step + np.arange(mine.start, mine.stop)
-    yield int(positions[0]), at(positions % units)  # a padded batch goes on at the beginning
+def _batches(order: KnownOrder, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
+    """Yield from `KnownSampler.batches`: the sampler draws when its first index is asked for."""
+    yield from order.sampler().batches(share, start)
 
 
 def _listed(indices: Indices) -> list[Any]:

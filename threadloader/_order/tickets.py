@@ -228,8 +228,7 @@ SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (b
 SMALL_NBYTES = 16 << 20  # bytes that a window of so many may take
 UNKNOWN_ROWS = 16  # samples that are assumed in a batch of unknown size
 LATE = 16  # batches: the largest of the last so many decides how many to plan
-# Bytes that a window may take, if two batches fit into them; more only where more threads run than
-# there are cores, and need them.
+# Bytes that a window may take by default, if two batches fit into them.
 LARGE_NBYTES = 1 << 30
 
 
@@ -276,13 +275,12 @@ class Window(NamedTuple):
         """The largest number of batches, whatever their size."""
         return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
 
-    def room(self, nbytes: int, needed: int = 0, free_nbytes: int = LARGE_NBYTES) -> int:
+    def room(self, nbytes: int, needed: int = 0) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
             needed: Batches that keep all threads busy.
-            free_nbytes: Bytes that these may take, if the user has not chosen.
         """
         if self.fixed:
             return self.batches
@@ -290,9 +288,8 @@ class Window(NamedTuple):
             return max(self.batches, needed)
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
         most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
-        if self.memory_budget is not None:
-            return min(max(most, needed), max(2, self.memory_budget // nbytes))
-        return max(2, min(most, LARGE_NBYTES // nbytes), min(needed, free_nbytes // nbytes))
+        budget = LARGE_NBYTES if self.memory_budget is None else self.memory_budget
+        return min(max(most, needed), max(2, budget // nbytes))
 
 
 class PrefetchDepth:
@@ -307,11 +304,10 @@ class PrefetchDepth:
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest", "free_nbytes", "needed")
+    __slots__ = ("_delivered", "_depth", "_largest", "needed")
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
-        self.free_nbytes = 0  # bytes that these may take
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
@@ -329,7 +325,7 @@ class PrefetchDepth:
 
     def most(self, window: Window) -> int:
         """Return how many batches are planned at the most, while they are as large as now."""
-        return window.room(self._largest, needed=self.needed, free_nbytes=self.free_nbytes)
+        return window.room(self._largest, needed=self.needed)
 
     def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""

@@ -14,6 +14,7 @@ from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for what others are to know
 
-# What a vote adds to the counter: 1, and this for a rank with a batch, or for one that has none as
-# its batches failed.
-_HAVING, _FAILED = 1 << 32, 1 << 48
+_HAVING = 1 << 32  # what a vote adds to the counter beside 1, of a rank with a batch
 
 # Held while a rank says that it leaves.  Added, taken out and copied by single calls, atomic on
 # both builds.
@@ -41,7 +40,6 @@ class Outcome(NamedTuple):
     """What the ranks found of a step."""
 
     goes_on: bool = False  # whether the epoch does
-    empty: Sequence[int] = ()  # ranks that had no batch at all, where others had some
     error: str | None = None  # why it can't go on
 
 
@@ -82,13 +80,13 @@ class Votes:
         self._ranks = ranks
         self._seconds = seconds
         self._process = os.getpid()
+        _voting.add(self)
 
-    def go(self, *, has_batch: bool, failed: bool = False) -> Outcome | None:
+    def go(self, *, has_batch: bool) -> Outcome | None:
         """Vote on the next step, and wait until all ranks have.
 
         Args:
             has_batch: Whether this rank has one.
-            failed: If not: whether it would have one, had its dataset not failed.
 
         Returns:
             The outcome, again if the epoch does not go on; None if it has left meanwhile.
@@ -96,7 +94,7 @@ class Votes:
         if self._last is not None:
             return self._last
         try:
-            outcome = self._vote(has_batch=has_batch, failed=failed) or self._outcome()
+            outcome = self._vote(has_batch=has_batch) or self._outcome()
         except Exception as error:  # noqa: BLE001  # of any store
             outcome = Outcome(error=no_answer(error))
         if outcome is None:
@@ -129,23 +127,14 @@ class Votes:
         else:
             start_new_thread(_say_left, say)
 
-    def _vote(self, *, has_batch: bool, failed: bool) -> Outcome | None:
+    def _vote(self, *, has_batch: bool) -> Outcome | None:
         """Say whether this rank has a batch; the last rank to do so returns the outcome."""
         store, key, step = self._store, self._key, self.step
-        if not step and not has_batch:
-            store.set(key("empty", self._rank), "")
-        # To pad is to go on without it.
-        failed = failed and not (has_batch or self.pads)
-        if failed:
-            store.set(key("failed", self._rank), "")
-        vote = 1 + _HAVING * has_batch + _FAILED * failed
-        failures, votes = divmod(store.add(key("votes", step), vote), _FAILED)
+        votes = store.add(key("votes", step), 1 + _HAVING * has_batch)
         having, voters = divmod(votes, _HAVING)
         if voters < len(self._ranks):
             return None
-        # Where nobody has anything left, nothing is left out.
-        outcome = self._failure() if failures and having else self._counted(having)
-        found = self._say(outcome)
+        found = self._say(self._counted(having))
         store.delete_key(key("votes", step))
         if step:
             store.delete_key(key("outcome", step - 1))
@@ -189,29 +178,14 @@ class Votes:
     def _counted(self, having: int) -> dict[str, Any]:
         """Return the outcome of a step, for which so many ranks have a batch."""
         world_size = len(self._ranks)
-        empty: list[int] = []
-        if not self.step and having < world_size:
-            empty = [rank for rank in self._ranks if self._store.check([self._key("empty", rank)])]
-            for rank in empty:
-                self._store.delete_key(self._key("empty", rank))
-        if self.pads and empty and having:
+        if self.pads and not self.step and 0 < having < world_size:
             msg = (
-                f"{named_ranks(empty)} of {world_size} had no batch left of its own when the epoch "
-                "began or went on, so none that it could repeat: give each rank data, or "
+                f"{world_size - having} of {world_size} ranks had no batch left when the epoch "
+                "began or went on, so none that they could repeat: give each rank data, or "
                 "uneven='drop' ends the epoch on all ranks"
             )
             return {"error": msg}
-        goes_on = having > 0 if self.pads else having == world_size
-        return {"goes_on": goes_on, "empty": empty if having else []}
-
-    def _failure(self) -> dict[str, Any]:
-        """Return the outcome where ranks have no batch as their datasets failed."""
-        failed = [rank for rank in self._ranks if self._store.check([self._key("failed", rank)])]
-        msg = (
-            f"the share of {named_ranks(failed)} ended with an error of the dataset, which is "
-            "raised there: uneven='drop' would leave out what other ranks have left"
-        )
-        return {"error": msg}
+        return {"goes_on": having > 0 if self.pads else having == world_size}
 
     def _missing(self) -> str:
         """Return an error that names the ranks which have not voted on a step.
@@ -233,6 +207,9 @@ class Votes:
         return f"{self._prefix}/{name}/{number}"
 
 
+_voting: AtomicWeakSet[Votes] = AtomicWeakSet()
+
+
 def _say_left(store: Any, key: str, error: str, told: LockType) -> None:
     try:
         with suppress(Exception):  # the store may be gone
@@ -244,6 +221,8 @@ def _say_left(store: Any, key: str, error: str, told: LockType) -> None:
 
 @at_exit(Phase.LEAVE_RANKS)
 def _wait() -> None:
-    """Wait until other ranks know what ranks of this process have left."""
+    """Leave all epochs, and wait until other ranks know what ranks of this process have left."""
+    for votes in _voting.all():
+        votes.leave()
     for told in _leaving.copy():
         told.acquire(timeout=EXIT_SECONDS)

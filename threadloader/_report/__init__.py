@@ -1,1 +1,1 @@
-"""What a loader says of itself: rates, a verdict, metrics for a logger, what free loading saves."""
+"""What a loader says of itself: rates, a verdict, metrics for a logger, a page."""

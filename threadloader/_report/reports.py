@@ -1,9 +1,9 @@
-"""What a loader says of itself: metrics, verdict, headspace, trace; and in a notebook, its page."""
+"""What a loader says of itself: metrics, verdict, trace; and in a notebook, its page."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from threadloader._resume import Position, has_ended
 from threadloader._warnings import warn_user
@@ -13,25 +13,19 @@ if TYPE_CHECKING:
     import os
     from contextlib import AbstractContextManager
 
-    from threadloader._report.headspace import Headspace
     from threadloader._report.verdict import Verdict
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.counters import Deliveries
     from threadloader._work.stats import Stats
 
 
-E = TypeVar("E")  # an epoch
-
-
 class Reports:
     """What a `ThreadLoader` says and shows of itself; a part of that class.
 
     Threads:
-        metrics, verdict, trace, plot: shared.
-        headspace, resumes_after: consumer.
+        metrics, verdict, trace: shared.
+        resumes_after: consumer.
     """
-
-    _headspace: Headspace | None = None  # to be measured by the next epochs; None for nothing
 
     def metrics(self: Any, prefix: str = "loader/") -> dict[str, float]:
         """Return what was counted as numbers by their names, for a logger of metrics.
@@ -51,29 +45,6 @@ class Reports:
         return judged(
             self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.iterable
         )
-
-    def headspace(self, steps: int = 50) -> Headspace:
-        """Measure in the next epochs what loading that takes no time would save.
-
-        The next ``iter()`` delivers batches as ever, and between them some a second time, from
-        memory.  A step with such a batch has nothing to wait for.  So your loop gets about
-        ``steps`` batches more, and trains on them.  Nothing else has to be changed.  Meanwhile four
-        batches are held in memory.  An epoch adds to what was measured before if it has more than
-        ``2 * ceil(steps / 5)`` batches; after three in a row that are shorter it gives up.
-
-        Args:
-            steps: Steps of each kind that are measured, at least 1.
-
-        Returns:
-            What will have the result; print it after the loop, or in it.
-
-        Raises:
-            ValueError: ``steps`` is less than 1.
-        """
-        from threadloader._report.headspace import Headspace  # noqa: PLC0415  # rarely needed
-
-        self._headspace = headspace = Headspace(steps)
-        return headspace
 
     def trace(
         self: Any, path: str | os.PathLike[str], *, limit: int = 500_000
@@ -113,36 +84,6 @@ class Reports:
         if saved is None or has_ended(saved):
             return 0
         return Position.of(saved["epoch"], saved).batches
-
-    def plot(self: Any) -> Any:
-        """Draw rate, waiting and threads over time, all epochs together.
-
-        A notebook shows the figure where it is the last value of a cell; ``.savefig(path)`` writes
-        it.  The loader notes what it has counted once a second, as batches are delivered; after
-        some minutes less often.
-
-        Returns:
-            A ``matplotlib.figure.Figure``.
-
-        Raises:
-            ModuleNotFoundError: matplotlib is not installed (the extra ``plot``).
-        """
-        from threadloader._report.plot import plot  # noqa: PLC0415  # matplotlib is optional
-
-        self._live_here()
-        last = self._session.stats.last
-        return plot(self._session.history(), 0.0 if last is None else last.latest)
-
-    def _observed(self, epoch: E) -> E:
-        """Return an epoch, or what measures the headspace in it."""
-        headspace = self._headspace
-        if headspace is not None:
-            headspace.epoch_ended()  # the one before, if the loop has left it
-        if headspace is None or headspace.finished:
-            return epoch
-        from threadloader._report.headspace import Replaying  # noqa: PLC0415  # rarely needed
-
-        return cast("E", Replaying(epoch, headspace))  # it has the epoch's methods, too
 
     def __repr__(self: Any) -> str:
         kind = type(self).__name__

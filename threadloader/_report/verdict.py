@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._report.interval import Interval
-    from threadloader._tuning.tuner import Slower, Tuner
+    from threadloader._tuning.tuner import Tuner
 
 
 NOTICED = 0.05  # the share of its time that a loop may lose to loading before anybody is told
@@ -64,7 +64,6 @@ class Setup(NamedTuple):
     tuned: bool  # whether the number of threads is found while the loop runs
     iterable: bool = False  # whether the dataset is read in its own order
     first: bool = False  # whether the verdict is on the loader's first epoch
-    slower: Slower | None = None  # threads than the calling thread, if that was measured
 
     @classmethod
     def of(cls, tuner: Tuner, has_workers: bool, iterable: bool) -> Setup:
@@ -77,9 +76,7 @@ class Setup(NamedTuple):
         """
         most, running = (tuner.limits.most, tuner.number) if has_workers else (0, 0)
         tuned = has_workers and not tuner.limits.is_fixed
-        slower = tuner.slower if tuned else None
-        setup = cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
-        return setup._replace(slower=slower)
+        return cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
 
 
 def verdict_of(i: Interval, setup: Setup) -> Verdict:
@@ -209,14 +206,6 @@ def _held(i: Interval, setup: Setup) -> str:
     return f"samples hold the GIL, so {threads} used {_used(i, setup)}"
 
 
-def _much_slower(_: Interval, setup: Setup) -> str:
-    waited, here = setup.slower or (0.0, 1.0)
-    return (
-        f"threads were tried, and the loop waited {in_words(waited)} for a sample of theirs, "
-        f"{waited / here:,.1f} times as long as it takes to make one itself ({in_words(here)})"
-    )
-
-
 def _used(i: Interval, setup: Setup) -> str:
     return f"{i.worker_cores or 0.0:.1f} of {setup.cores} cores"
 
@@ -269,16 +258,6 @@ def _processes(i: Interval, setup: Setup) -> str:
     return (
         f"{_NO_GIL} torch's DataLoader with num_workers={setup.cores} would load up to "
         f"{times:.1f} times as many samples a second."
-    )
-
-
-def _out_of_the_way(_: Interval, setup: Setup) -> str:
-    """Return what helps threads that are in each other's way."""
-    if setup.gil:
-        return _NO_GIL
-    return (
-        "Give each thread its own copy of what all samples look up (a dict, a list, a lock): "
-        "dataset_copy='deep', or PerThread."
     )
 
 
@@ -362,12 +341,6 @@ CAUSES = (
         "no sample's CPU time was measured",
     ),
     Cause("gil-bound", _holds_gil, _held, _processes),
-    Cause(
-        "contention-bound",
-        lambda i, setup: setup.slower is not None and i.is_inline,
-        _much_slower,
-        _out_of_the_way,
-    ),
     Cause("cpu-bound", lambda i, _: _waits(i) < RUNNING, _computing, _more_cores),
     Cause(
         "unknown",

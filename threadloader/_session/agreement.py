@@ -75,7 +75,7 @@ class Agreement:
         store, ranks = _store_of(settings.shard, share)
         if store is not None:
             record = {
-                **fingerprint_of(settings, iterable=settings.iterable),
+                **fingerprint_of(settings),
                 "batch_size": settings.batch_size,
                 "generator's state": _digest_of(settings.generator),
                 "rank": share.rank,

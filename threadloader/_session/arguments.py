@@ -62,31 +62,6 @@ def given_num_workers(threads: int | None, num_workers: int | None) -> int | Non
     return num_workers
 
 
-def check_threads(threads: int | None, timeout: Any, **needing: Any) -> None:
-    """Refuse ``threads=0`` together with arguments that need threads.
-
-    Torch refuses ``num_workers=0`` with them, but its messages name no ``threads``.
-
-    Args:
-        threads: The argument; None if it was not given.
-        timeout: The argument; it needs threads if it is not 0.
-        needing: Other arguments that need threads; None or False if they were not given.
-
-    Raises:
-        TypeError: The timeout is no number.
-        ValueError: There are no threads for an argument that needs some.
-    """
-    try:
-        bool(timeout < 0)  # torch refuses a negative one
-    except TypeError as error:
-        error.add_note(f"timeout must be a number of seconds, but got {timeout!r}")
-        raise
-    for name, value in {"timeout": timeout, **needing}.items():
-        if threads == 0 and value:
-            msg = f"{name} needs threads, but got threads=0 and {name}={value!r}"
-            raise ValueError(msg)
-
-
 def check_shuffle(shuffle: Any, dataset: Any) -> None:
     """Refuse a word but "keyed", all of which torch takes for True, and a dataset without length.
 
@@ -291,6 +266,13 @@ def check_runnable(num_workers: int, timeout: float, prefetch_factor: int | None
     if prefetch_factor is not None and operator.index(prefetch_factor) <= 0:
         msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         raise AssertionError(msg)
+
+
+def check_timeout(timeout: Any) -> None:
+    """Refuse what is no number of seconds; torch refuses a negative one."""
+    if not hasattr(timeout, "__float__"):
+        msg = f"timeout must be a number of seconds, but got {timeout!r}"
+        raise TypeError(msg)
 
 
 def _checked_seed(name: str, seed: Any) -> int | None:

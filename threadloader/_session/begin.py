@@ -112,7 +112,7 @@ def _plan(
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
     # 2. Its seed, which ranks may have to agree on.
-    share, seed = share_of(settings, iterable=settings.iterable), settings.seed
+    share, seed = share_of(settings), settings.seed
     if seed is None and settings.generator is None:
         seed = seeds.agreed if saved is None else saved["draws"].get("agreed")
     agreement = session.agreement_of(share)
@@ -160,10 +160,10 @@ def _plan(
     feed.start(calling)
     # 7. The iterator.
     kind: Callable[..., Epoch] = Epoch
-    if votes is not None and share is not None:
+    if votes is not None:
         from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
-        kind = partial(AgreedEpoch, votes=votes, world_size=share.world_size)
+        kind = partial(AgreedEpoch, votes=votes)
     epoch = kind(
         settings,
         feed,
@@ -211,7 +211,6 @@ def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares
         tell_of_epoch(sampler, seen, saved)
     elif shares_out and last is not None and last.position.finished:
         warn_of_same_order(sampler, seen)
-    # Until it is started, it may be told of another one.
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
 
 

@@ -128,7 +128,7 @@ class Session:
         agreement_of, renew, restore_dataset, next_position, add, put_back: compatible, with
             ``planning`` held.
         load, state: consumer.
-        close, statistics, history: shared.
+        close, statistics: shared.
     """
 
     def __init__(self, settings: Settings, run: RunState) -> None:
@@ -326,10 +326,6 @@ class Session:
             skipped=skipped,
             skipped_count=skipped_count,
         )
-
-    def history(self) -> list[Sums]:
-        """Return what was counted in the course of all epochs; see `Stats.history`."""
-        return self.stats.history(self._moment()[0])
 
     def _moment(self) -> tuple[int, int, int]:
         """Return how the last epoch's window is; see `InFlight.moment`."""

@@ -5,9 +5,9 @@ there.  Here they would belong to no worker.  So once there are workers, `Thread
 the calling thread's context, and the new thread runs in it, whatever its class.
 
 Any thread may start a thread of a `ThreadPoolExecutor`, which then works for all.  So such a thread
-has no context of its own: each task runs in the context of its submitter, and the initializer in
-the context of the executor's maker.  Not covered: ``_thread.start_new_thread``, threads of C
-libraries, and tasks of other pools, which run in the context of the pool's maker.
+has no context of its own: each task runs in the context of its submitter.  Not covered:
+``_thread.start_new_thread``, threads of C libraries, an executor's ``initializer``, and tasks of
+other pools, which run in the context of the pool's maker.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Propagation:
         executor: Any = ThreadPoolExecutor
         thread.start = self._made.setdefault("start", _start(thread.start, self._ask))
         executor.submit = self._made.setdefault("submit", _submit(executor.submit, self._ask))
-        executor.__init__ = self._made.setdefault("init", _init(executor.__init__, self._ask))
         self._installed = True
 
 
@@ -110,24 +109,6 @@ def _submit(original: Callable[..., Any], ask: Ask) -> Callable[..., Any]:
             _here.submits = before
 
     return submit
-
-
-def _init(original: Callable[..., None], ask: Ask) -> Callable[..., None]:
-    @wraps(original)
-    def init(
-        self: Any,
-        max_workers: int | None = None,
-        thread_name_prefix: str = "",
-        initializer: Callable[..., Any] | None = None,
-        initargs: tuple[Any, ...] = (),
-        **others: Any,
-    ) -> None:
-        context = ask()
-        if context is not None and callable(initializer) and _runs_here(self):
-            initializer = partial(_call, context, initializer)
-        original(self, max_workers, thread_name_prefix, initializer, initargs, **others)
-
-    return init
 
 
 def _call(context: MakesContext, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -153,14 +153,16 @@ def gives_whole_batches(dataset: Any) -> bool:
 
 
 def permutes(sampler: Any) -> bool:
-    """Whether `permutations` yields the sampler's indices."""
-    return type(sampler) is RandomSampler and not sampler.replacement
+    """Whether a sampler's indices are those of one permutation; see `permutations`."""
+    if type(sampler) is not RandomSampler or sampler.replacement:
+        return False
+    return sampler.num_samples <= len(sampler.data_source)
 
 
 def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
-    """Yield the indices of a pass over a `RandomSampler`, as arrays.
+    """Yield the indices of a pass over a `RandomSampler`, as one array; at its end, perhaps none.
 
-    They are those that the sampler would yield, drawn at the same time.
+    They are those that the sampler would yield, drawn at the same times.
     Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
     tests/conformance/test_array_datasets.py.
     """
@@ -168,10 +170,9 @@ def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
     generator = sampler.generator
     if generator is None:
         generator = new_generator(draw_base_seed(None))
-    whole, rest = divmod(sampler.num_samples, samples)
-    for _ in range(whole):
-        yield torch.randperm(samples, generator=generator).numpy()
-    yield torch.randperm(samples, generator=generator)[:rest].numpy()
+    yield torch.randperm(samples, generator=generator)[: sampler.num_samples].numpy()
+    if sampler.num_samples == samples:  # another one, of which it takes nothing
+        yield torch.randperm(samples, generator=generator)[:0].numpy()
 
 
 # By name, not by a look at the map: it may be extended before threadloader is imported.

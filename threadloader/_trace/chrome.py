@@ -1,14 +1,12 @@
 """A trace in Chrome's trace event format, which Perfetto and chrome://tracing open.
 
 Source: "Trace Event Format", Google, and the importer of Perfetto's trace processor.  Slices are
-complete events (``X``), arrows are flow events (``s``, ``t``, ``f``) bound to the slices that
-enclose them, and all times are microseconds since the trace began.
+complete events (``X``), and all times are microseconds since the trace began.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 Event: TypeAlias = dict[str, Any]
 
 _JOBS = {"read", "ticket"}  # the stages in which a thread runs
-_ENDS = ("collate", "copy", "deliver")  # what becomes of a ticket, in this order
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -95,13 +92,6 @@ def _events(slices: list[Slice], began: float) -> Iterator[Event]:
             "dur": round(at(each.ended) - at(each.started), 3),
             "args": {"epoch": epochs[each.rows.epoch]} | _args(each.rows),
         }
-    for number, arrow in enumerate(_arrows(slices), 1):
-        phases = ["s", *"t" * (len(arrow) - 2), "f"]
-        for phase, (seconds, thread) in zip(phases, arrow.items(), strict=True):
-            flow = {"ph": phase, "name": "batch", "cat": "batch", "id": number}
-            # An arrow leads to the slice that encloses its end, not to the next one.
-            bound = {} if phase == "s" else {"bp": "e"}
-            yield flow | bound | {"tid": tids[thread], "ts": at(seconds)}
     for name, seconds, values in _counters(slices):
         yield {"ph": "C", "name": name, "ts": at(seconds), "args": values}
 
@@ -151,24 +141,6 @@ def _rows(slices: Iterable[Slice]) -> dict[Thread, str]:
         return name not in consumers, len(name), name  # worker 10 comes behind worker 9
 
     return {thread: names[thread] for thread in sorted(names, key=place)}
-
-
-def _arrows(slices: Iterable[Slice]) -> Iterator[dict[float, Thread]]:
-    """Yield when and where each arrow leads: one for each ticket; the first one to the delivery."""
-    batches: dict[Any, dict[str, list[tuple[float, Thread]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for each in slices:
-        if each.stage in {*_JOBS, *_ENDS}:
-            batches[each.rows[:2]][each.stage].append((each.started, each.thread))
-    for steps in batches.values():
-        read = steps["read"][:1]
-        ends = [steps[stage][0] for stage in _ENDS if steps[stage]]
-        for ticket in steps["ticket"] or read:
-            path = dict(sorted([*read, ticket, *ends], key=itemgetter(0)))
-            if len(path) > 1:
-                yield path
-            ends = ends[:1]  # of the other tickets
 
 
 def _counters(slices: Iterable[Slice]) -> Iterator[tuple[str, float, dict[str, int]]]:

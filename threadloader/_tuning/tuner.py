@@ -47,9 +47,6 @@ FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothin
 LATER, SOONER = 2.0, 0.9  # by each change of the data that is seen, and each look that sees none
 BETWEEN_SECONDS = 0.05  # from an epoch to the next, up to which both are measured as one
 STALLED_SECONDS = 0.5  # without a sample, after which fewer threads than there are may be too few
-# Seconds of a new thread's first sample, of those that others take later, and beyond them, from
-# which on it has opened or loaded something; and how many threads in a row: one may be delayed.
-DEAR, DEAR_SECONDS, DEAR_THREADS = 10.0, 0.05, 2
 
 
 def gil_is_enabled() -> bool:
@@ -96,13 +93,6 @@ class Measured(NamedTuple):
     def rate(self) -> float:
         """Samples a second."""
         return self.samples / self.seconds
-
-
-class Slower(NamedTuple):
-    """What a sample took, where threads were found to be slower than the calling thread."""
-
-    waited: float  # seconds that the loop waited for one of threads
-    here: float  # seconds of one in the calling thread
 
 
 class _Mark(NamedTuple):
@@ -174,8 +164,7 @@ class Tuner:
     Threads:
         number, due, limits: any; read and written whole, on both builds.
         serve, go_on: planner.
-        cannot_exceed, bound, grown: also worker, which only notes it for the next `look`.  Racing
-            updates of `grown` lose one observation of many.
+        cannot_exceed, bound: also worker, which only notes it for the next `look`.
         all others: consumer.  Two epochs at once share it, and may take each other's samples for
             their own: then a try is judged wrongly, and repeated later.
     """
@@ -189,7 +178,6 @@ class Tuner:
         self.due = 0.0  # on the clock: `look` has nothing to do before
         self.limits = self._given = Limits(0, 0, has_gil=True)
         self.prefers_here = False  # whether threads were tried, and are no faster than none
-        self.slower: Slower | None = None  # than the calling thread, if threads were found to be
         self._clock, self._used = clock, used
         self._mark: _Mark | None = None  # of the window; None between two
         self._base: Measured | None = None  # what the present number is compared with
@@ -202,7 +190,6 @@ class Tuner:
         self._look = FIRST_LOOK
         self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
         self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
-        self._dear = 0  # new threads in a row whose first sample took long
         self._noted: deque[tuple[int, str]] = deque()  # the most threads from now on, and why
 
     def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
@@ -347,21 +334,6 @@ class Tuner:
         if names and self.limits.most > most:
             self.cannot_exceed(most, f"each opens {names[0]!r} for itself; threads= allows more")
 
-    def grown(self, threads: int, seconds: float, usual: float) -> None:
-        """Take the first sample of a thread beyond the cores into account.
-
-        Args:
-            threads: That there are.
-            seconds: That it took.
-            usual: That others take.
-        """
-        dear = seconds > max(DEAR * usual, usual + DEAR_SECONDS)
-        self._dear = self._dear + 1 if dear else 0
-        if self._dear >= DEAR_THREADS:
-            self._dear = 0
-            took = f"the first sample of each takes {seconds:.3f} s, and others {usual:.3f} s"
-            self.cannot_exceed(threads, took)
-
     def cannot_exceed(self, threads: int, reason: str) -> None:
         """Run no more than so many threads in an epoch.
 
@@ -399,8 +371,6 @@ class Tuner:
         if base is not None:
             self._base = None
             more = measured.number > base.number
-            if not measured.number or not base.number:
-                self._compare(measured, base)
             best = max(self._rates, default=base.rate)
             needed = MORE_NEEDED * base.rate if more else FEWER_ENOUGH * best
             kept = measured.rate >= needed
@@ -432,13 +402,6 @@ class Tuner:
         """Whether samples take far more or less than before; those of microseconds always vary."""
         shorter, longer = sorted((seconds, self._usual))
         return shorter > 0.0 and longer > max(SHORT, CHANGED * shorter)
-
-    def _compare(self, measured: Measured, base: Measured) -> None:
-        """Note by how much threads are slower than the calling thread, if they are."""
-        threads, here = (measured, base) if measured.number else (base, measured)
-        self.slower = None
-        if threads.rate < here.rate:
-            self.slower = Slower(threads.loading / threads.samples, here.loading / here.samples)
 
     def _give_up(self, tried: Measured, base: Measured) -> None:
         """Go back to the number before; the one that was tried is not tried again for a while."""
@@ -479,7 +442,7 @@ class Tuner:
 
     def _forget(self) -> None:
         """Forget what was tried."""
-        self._base, self._usual, self.slower = None, 0.0, None
+        self._base, self._usual = None, 0.0
         self._rates = ()
         self.prefers_here = False
         self._given_up.clear()

@@ -37,7 +37,7 @@ class Sums:
     """What was counted by one thread or by all, up to a moment or between two."""
 
     seconds: float = 0.0  # on the clock; between two moments: how long that was
-    threads: int = 0  # that may run samples at once at that moment; 0 for the calling thread
+    threads: int = 0  # that may run samples at once; of an `Interval` alone
     process_seconds: float = 0.0  # CPU time of the whole process
     read_nbytes: int = 0  # bytes that the process read from storage, past the page cache
     # Of threads that make samples:

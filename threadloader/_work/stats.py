@@ -1,4 +1,4 @@
-"""What a loader has counted: the sums over its threads and epochs, now and over time.
+"""What a loader has counted: the sums over its threads and epochs, now and in the last seconds.
 
 All records are added up when somebody asks, when an epoch begins, and at most once a second in
 between, by the consumer.
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next, at first
+SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next
 LONG_SECONDS = 1e-4  # of a call of ``next()``: shorter ones are not sorted by their time
 RECENT = 6  # snapshots for the rates of the last seconds
-MOST_SNAPSHOTS = 512  # kept: with more, every second one goes, and they come half as often
 
 # Records that are still to be added up.
 Rows: TypeAlias = list[tuple[Any, ...]]
@@ -36,7 +35,7 @@ class Stats:
         1. Each open record belongs to one thread that has not called `retire`.
 
     Threads:
-        open, samples, total, snapshot, epoch, recent, history, busy: shared.
+        open, samples, total, snapshot, epoch, recent, busy: shared.
         retire: the worker that owns the record, once, as its last act.
         begin_epoch: planner.
         note: consumer.
@@ -55,8 +54,6 @@ class Stats:
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
         self._begun: Rows = []  # when the last epoch began; replaced whole
         self._recent: deque[Sums] = deque(maxlen=RECENT)
-        self._history: list[Sums] = []
-        self._every, self._history_due = SNAPSHOT_SECONDS, 0.0
 
     def open(self, number: int | None = None) -> Counters:
         """Return a record for a new thread, which calls this.
@@ -86,13 +83,11 @@ class Stats:
             if deliveries is None:
                 deliveries = Deliveries()
                 self._deliveries.append(deliveries)
-            self._begun = begun = self._read(now)
+            self._begun = self._read(now)
             self.epochs += 1
             deliveries.begin(now)
             self.last = deliveries
             self._recent.clear()
-            if now >= self._history_due:
-                self._keep(_added(begun))
         return deliveries
 
     @property
@@ -117,15 +112,12 @@ class Stats:
         if not due:
             counted.first_seconds += seconds
             return
-        running, planned, done = moment()
+        _, planned, done = moment()
         counted.seen += planned
         counted.seen_done += done
         with self._lock:
-            snapshot = _added(self._read(now, running))
             if counted is self.last:
-                self._recent.append(snapshot)
-            if now >= self._history_due:
-                self._keep(snapshot)
+                self._recent.append(_added(self._read(now)))
 
     def copied(self, seconds: float) -> None:
         """Count the time that giving a batch to a device took."""
@@ -144,30 +136,15 @@ class Stats:
         sums.collate_seconds += sums.write_seconds
         return sums
 
-    def snapshot(
-        self, now: float | None = None, running: int = 0, used: tuple[float, int] | None = None
-    ) -> Sums:
+    def snapshot(self, now: float | None = None, used: tuple[float, int] | None = None) -> Sums:
         """Return all that was counted so far.
 
         Args:
             now: On the clock; None for the present.
-            running: Threads that may run samples.
             used: As `process_use` has returned it; None to ask.
         """
         with self._lock:
-            return _added(self._read(perf_counter() if now is None else now, running, used))
-
-    def history(self, running: int = 0) -> list[Sums]:
-        """Return what was counted in the course of all epochs, oldest first, and the present.
-
-        There are some hundred snapshots at the most, a second or more apart.
-
-        Args:
-            running: Threads that may run samples at present.
-        """
-        now = self.snapshot(running=running)
-        with self._lock:
-            return [*self._history, now]
+            return _added(self._read(perf_counter() if now is None else now, used))
 
     def epoch(self) -> tuple[Sums, Sums]:
         """Return what was counted before the last epoch, and by now or by its last batch."""
@@ -196,18 +173,10 @@ class Stats:
         busy = [each for each in counters if each.task is not None]
         return sorted(busy, key=attrgetter("task_began"))
 
-    def _keep(self, snapshot: Sums) -> None:
-        """Append to the history.  Call with ``_lock`` held."""
-        if len(self._history) >= MOST_SNAPSHOTS:
-            self._history = self._history[::2]
-            self._every *= 2
-        self._history.append(snapshot)
-        self._history_due = snapshot.seconds + self._every
-
-    def _read(self, now: float, running: int = 0, used: tuple[float, int] | None = None) -> Rows:
+    def _read(self, now: float, used: tuple[float, int] | None = None) -> Rows:
         """Read all records; for the arguments see `snapshot`.  Call with ``_lock`` held."""
         inline = sum(each.busy_seconds for each in self._deliveries)
-        here = Sums(now, running, *(used or process_use()), inline_seconds=inline)
+        here = Sums(now, 0, *(used or process_use()), inline_seconds=inline)
         return list(map(VALUES, (here, self._ended, *self._deliveries, *self._open)))
 
 

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.fetcher import Cancellable, Fetches
     from threadloader._fetch.loaded import AttributesBefore, Change
-    from threadloader._order.tickets import TicketSize
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import Job, ThreadGroup
     from threadloader._tuning.tuner import Tuner
@@ -153,8 +152,6 @@ class Workers:
             base_seed=base_seed,
             stats=stats,
             tuner=tuner,
-            cores=limits.threads,
-            ticket_size=settings.ticket_size,
             whole_batches=settings.whole_batches,
             first_samples=first_samples,
             loaded=[],
@@ -340,8 +337,6 @@ class _Setup(NamedTuple):
     base_seed: int
     stats: Stats
     tuner: Tuner
-    cores: int
-    ticket_size: TicketSize
     whole_batches: bool
     first_samples: FirstSamples
     # What the first sample has set on the copies of its worker, that worker's counters, and its
@@ -467,13 +462,7 @@ def _first_job(setup: _Setup, job: Job[Worker], worker: Worker) -> bool:
             found, first, then = setup.loaded[0]
             if first.samples > then:  # otherwise nobody knows whether the next one writes it
                 give(settled(found), copied)
-            usual, started = setup.ticket_size.seconds, perf_counter()
-            samples = counters.samples
             job(worker)
-            samples = counters.samples - samples
-            if worker.number >= setup.cores and samples and usual:
-                seconds = (perf_counter() - started) / samples
-                setup.tuner.grown(worker.number + 1, seconds, usual)
             return False
         before, started = snapshot(copied), perf_counter()
         job(worker)
