@@ -103,7 +103,7 @@ def test_slots_are_reused_and_none_is_left_over(workers: dict[str, Any], spawn: 
         spawn(loader.close).result(PATIENCE)
         slots = loader.statistics().slots
     assert slots.filling == slots.leased == slots.leased_bytes == 0
-    assert device.slots == slots.made <= 12
+    assert device.slots == slots.made <= 8 * 4  # in each epoch the window and two more
     assert device.copies == 8 * 8
     assert loader.statistics().totals.batches == 8 * 8
 

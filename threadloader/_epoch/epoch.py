@@ -233,7 +233,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         take = count_as = failure = batch = None
         entered, tracer = perf_counter(), stages.tracer
         try:
-            if tracer is not None or self._ring.seems_hoarded or self._tally.must_warn:
+            if tracer is not None or self._tally.must_warn:
                 self._enter(tracer)
             with self._turn:
                 self._entered = entered
@@ -294,7 +294,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
         if tracer is not None:
             tracer.begin("next", self._progress.key)
-        self._ring.warn_if_hoarded()
         self._tally.warn()
 
     def _let_go(self, error: BaseException, count_as: Any, *, users: bool) -> None:
