@@ -77,13 +77,6 @@ class Collation:
         """Whether these are the function and the output that it was made for."""
         return self._made_of[0] is collate_fn and self._made_of[1] == output
 
-    def path_at_once(self, rows: int) -> DirectPath | None:
-        """Return the direct path if a batch of ``rows`` samples may be made on it at once."""
-        path = self._direct_path
-        if not (self.direct and path.makes(rows)) or (self._tensors and _torch.is_extended()):
-            return None
-        return path
-
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""
         if not self._batched:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Any = object()
-# A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are
-# written while they are still in a processor's cache, and do not take its memory twice.
-AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
 
@@ -47,7 +44,6 @@ class DirectPath:
     Threads:
         admits_next: planner, or the worker that has read the batch.
         learned, lay_out, layout_of, layout_of_rows, note_fit, learn: worker.
-        makes, make: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -80,26 +76,6 @@ class DirectPath:
     def learned(self) -> Layout | None:
         """The layout that the next batch is expected to have; None for none."""
         return self._layout
-
-    def makes(self, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples is expected to be one for `make`."""
-        layout = self._layout
-        if layout is None or self._convert is None or self._pause > 0:
-            return False
-        return layout.sizes(rows)[1] <= AT_ONCE_NBYTES
-
-    def nbytes(self, rows: int) -> int:
-        """Return the bytes of a batch that `make` has made."""
-        return 0 if self._layout is None else self._layout.sizes(rows)[1]
-
-    def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
-        """Return the batch of all its samples, alone; None if they do not fit the layout."""
-        layout = self._layout
-        memory = None if layout is None else self.lay_out(layout, samples)
-        if layout is None or memory is None:
-            return None
-        self.note_fit()
-        return (layout.batch(memory.take()),)
 
     def lay_out(self, layout: Layout, samples: list[Any] | Rows) -> BatchMemory | None:
         """Return memory with all samples of a batch in it; None if they do not fit a layout.

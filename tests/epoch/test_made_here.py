@@ -1,4 +1,4 @@
-"""Small batches that the calling thread makes at once are those that threads make."""
+"""Batches that the calling thread makes are those that threads make."""
 
 from __future__ import annotations
 
