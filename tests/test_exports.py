@@ -15,7 +15,6 @@ import threadloader.datasets
 PROMISED = [
     "ClosedError",
     "DataError",
-    "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
     "InProcessWarning",

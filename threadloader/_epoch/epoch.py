@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -108,7 +107,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         begun: int = 0,
     ) -> None:
         end_thread_at_exit()
-        self._progress = progress = Progress(stats)
+        self._progress = progress = Progress(stats, copies=device is not None)
         TorchNames.__init__(self, settings, base_seed, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
         self._depth, self._ring = collation.depth, collation.ring
@@ -146,9 +145,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 name=settings.name,
                 copied=stats.copied,
             )
-        self._delivery: Copier | Progress = self._copier or progress
-        # Whether a batch may be taken: its copy has begun, or it is done.
-        self._has = attrgetter("done" if device is None else "arrived")
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
         # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
@@ -287,8 +283,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._signal()  # which dropping the iterator will not do again
         if self._threads is not None:
             self._threads.nudge()
-        if self._copier is not None:
-            self._copier.nudge()
 
     def _enter(self, tracer: Tracer | None) -> None:
         """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
@@ -499,7 +493,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     patience.check(head, begun=self._begun)
             if isinstance(head, FailedBatch):
                 return head
-            return next(filter(self._has, self._deliverable(head)), head)
+            return next(filter(self._progress.has, self._deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
@@ -515,11 +509,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Wait for a batch that other threads make; return False if that takes too long."""
         if isinstance(head, FailedBatch):
             return True
-        tracer = None if self._has(head) else stages.tracer
+        tracer = None if self._progress.has(head) else stages.tracer
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            return self._delivery.wait(self._deliverable(head), seconds)
+            return self._progress.wait(self._deliverable(head), seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")
@@ -533,7 +527,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if not removed:
             raise self._closed()
         if isinstance(batch, OpenBatch):
-            if not self._has(batch):  # closed, and so it never comes
+            if not self._progress.has(batch):  # closed, and so it never comes
                 raise self._closed()
             tracer = stages.tracer
             if tracer is not None and not batch.exhausted:  # up to the end of `next`

@@ -63,7 +63,6 @@ class OpenBatch(Awaited):
     __slots__ = (
         "_cutter",
         "_dropped",
-        "arrived",
         "exhausted",
         "filling",
         "on_device",
@@ -86,9 +85,7 @@ class OpenBatch(Awaited):
         self.exhausted = False  # whether there was nothing to read; it is not delivered then
         self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
         self.unread: list[Failure] = []  # of samples that could not be read, and are no rows
-        # Set by the copier, if there is one: whether the copy has begun, or the batch failed; and
-        # the batch on its way to the device.
-        self.arrived = False
+        # On its way to the device; set by the copier, if there is one.
         self.on_device: tuple[DeviceBatch, Event] | None = None
         self.pipeline = pipeline
         self.progress = progress

@@ -6,6 +6,7 @@ This module knows every epoch that goes on, to cancel all of them when the inter
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter
 from queue import SimpleQueue
 from threading import Lock, get_ident
 from time import perf_counter
@@ -27,15 +28,17 @@ class Awaited:
     """A batch that the consumer may wait for.
 
     Threads:
-        all: guarded by its `Progress`, except for an unlocked read of ``done``.
+        all: guarded by its `Progress`, except for an unlocked read of ``done`` and ``arrived``.
     """
 
-    __slots__ = ("done", "failure", "missing")
+    __slots__ = ("arrived", "done", "failure", "missing")
 
     missing: int  # rows
 
     def __init__(self) -> None:
         self.done = False
+        # Where there is a copier: whether the copy has begun, or the batch failed.
+        self.arrived = False
         self.failure: Failure | None = None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
@@ -71,6 +74,7 @@ class Progress:
 
     Args:
         loader: See `EpochKey`.
+        copies: Whether a batch is delivered once it has arrived, not when it is done.
 
     Invariants, whenever ``_lock`` is not held:
         1. A batch that is done has no running ticket, and never changes again.
@@ -79,6 +83,7 @@ class Progress:
         begun: planner, or the worker that has read the batch.
         share: any.
         finished, collated: worker.
+        arrived: copier.
         wait, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
         fetching, fetched: worker.
@@ -86,7 +91,7 @@ class Progress:
         reached_at: consumer, after a wait.
     """
 
-    def __init__(self, loader: object = None) -> None:
+    def __init__(self, loader: object = None, *, copies: bool = False) -> None:
         _epochs.add(self)
         self.key: EpochKey = loader, next(_numbers)  # in traces
         self.threads = 1  # that share the work; set by the consumer
@@ -94,8 +99,10 @@ class Progress:
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.
         self.on_change: Callable[[], None] | None = None
+        # Whether a batch may be delivered.
+        self.has: Callable[[Awaited], bool] = attrgetter("arrived" if copies else "done")
         self._tokens: Tokens = SimpleQueue()  # wake the consumer
-        self.reached_at = 0.0  # on the clock: when a batch that was waited for was done
+        self.reached_at = 0.0  # on the clock: when a batch that was waited for could be delivered
         self._lock = Lock()
         # All below, and the progress of each open batch: guarded by _lock.
         self._awaited: Sequence[Awaited] = ()
@@ -163,8 +170,14 @@ class Progress:
             higher = batch.keep_lowest(failure)  # noqa: F841  # dropped after the lock is released
             self._mark_done(batch)
 
+    def arrived(self, batch: Awaited) -> None:
+        """Note that the copy of a batch has begun, or that it failed."""
+        with self._lock:
+            batch.arrived = True
+            self._wake_for(batch)
+
     def wait(self, batches: Sequence[Awaited], timeout: float | None = None) -> bool:
-        """Wait until any of ``batches`` is done, or the epoch is closed.
+        """Wait until any of ``batches`` may be delivered, or the epoch is closed.
 
         Args:
             batches: The batches.
@@ -174,14 +187,14 @@ class Progress:
             False if it takes too long.
         """
         # Unlocked first: one attribute load each, and a batch that is done stays so.
-        if any(batch.done for batch in batches):
+        if any(map(self.has, batches)):
             return True
 
         def reached() -> bool:
-            return self.cancelled or any(batch.done for batch in batches)
+            return self.cancelled or any(map(self.has, batches))
 
         try:
-            with self._lock:  # otherwise one could be done in between, and wake nobody
+            with self._lock:  # otherwise one could come in between, and wake nobody
                 self._awaited = batches
             return wait_until(reached, self._tokens, timeout)
         finally:
@@ -200,11 +213,14 @@ class Progress:
     def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
-        if batch in self._awaited:
-            self.reached_at = perf_counter()
-            self._tokens.put(None)
+        self._wake_for(batch)
         if self.on_change is not None:
             self._report()
+
+    def _wake_for(self, batch: Awaited) -> None:
+        if batch in self._awaited and self.has(batch):
+            self.reached_at = perf_counter()
+            self._tokens.put(None)
 
     def _report(self) -> None:
         on_change = self.on_change  # once: another thread may drop it
