@@ -56,7 +56,6 @@ class Collation:
         self.ring = ring
         self.depth = PrefetchDepth()  # follows the bytes of its batches
         self._tensors = output == "torch"
-        self._convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
         collate: Callable[[Any], Any] = _torch.default_collate if self._tensors else numpy_collate
         convert_sample = _torch.default_convert if self._tensors else numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
@@ -68,10 +67,9 @@ class Collation:
         if not self.direct:
             self.function = convert_sample if collate_fn is None else collate_fn
         self._pin = pin
-        self._memory = partial(LeasedMemory, ring, self._convert) if memory is None else memory
-        self._direct_path = DirectPath(
-            self.function, self._memory, pin, self._convert if memory is None else None
-        )
+        convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
+        memory = partial(LeasedMemory, ring, convert) if memory is None else memory
+        self._direct_path = DirectPath(self.function, memory, pin)
 
     def is_made_of(self, collate_fn: Callable[[Any], Any] | None, output: Output) -> bool:
         """Whether these are the function and the output that it was made for."""

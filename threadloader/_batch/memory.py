@@ -55,28 +55,6 @@ class BatchMemory:
         raise NotImplementedError
 
 
-class StackedMemory(BatchMemory):
-    """The parts of a small batch that were made at once, of all its samples.
-
-    Args:
-        parts: As `Layout.stack` returns them.
-        convert: Makes a part of the batch of a leaf's array ``(rows, *shape)``.
-        nbytes: Of all leaves.
-    """
-
-    __slots__ = ("_convert", "_parts")
-
-    def __init__(self, parts: list[Any], convert: Callable[[Any], Any], nbytes: int) -> None:
-        self._parts = parts
-        self._convert = convert
-        self.nbytes = nbytes
-
-    def take(self) -> list[Any]:
-        """Return the parts; see `BatchMemory`."""
-        convert = self._convert
-        return [convert(part) if type(part) is np.ndarray else part for part in self._parts]
-
-
 class LeasedMemory(BatchMemory):
     """Ordinary memory; a large leaf is leased to the consumer.
 

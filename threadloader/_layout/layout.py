@@ -120,17 +120,15 @@ class Layout:
         all methods: shared.  `_places` is only ever added to, with equal values for equal keys.
     """
 
-    __slots__ = ("_flat", "_leaves", "_places", "_root", "_sizes", "_texts", "has_tensors")
+    __slots__ = ("_flat", "_leaves", "_places", "_root", "_texts")
 
     def __init__(self, root: Node) -> None:
         self._root = root
         self._leaves = tuple(leaves_of(root))
         self._texts = [n for n, leaf in enumerate(self._leaves) if isinstance(leaf, TextLeaf)]
-        self.has_tensors = any(isinstance(leaf, TensorLeaf) for leaf in self._leaves)
         # Whether a batch is just the list of its parts.
         self._flat = isinstance(root, SequenceNode) and _is_list_of(root, self._leaves)
         self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
-        self._sizes: dict[int, tuple[int, int]] = {}  # the same
 
     def places(self, rows: int) -> tuple[Place | None, ...]:
         """Return the place of each leaf in a batch of ``rows`` samples; None for text."""
@@ -141,16 +139,6 @@ class Layout:
                 self._places[rows] = places
         return places
 
-    def sizes(self, rows: int) -> tuple[int, int]:
-        """Return the bytes of the largest leaf in a batch of ``rows`` samples, and of all."""
-        sizes = self._sizes.get(rows)
-        if sizes is None:
-            each = [place.nbytes for place in self.places(rows) if place]
-            sizes = max(each, default=0), sum(each)
-            if len(self._sizes) < MAX_PLACES:
-                self._sizes[rows] = sizes
-        return sizes
-
     def fits(self, sample: Any) -> bool:
         """Whether a sample seems to have this layout; `write` is exact."""
         columns: list[Sequence[Any]] = []
@@ -158,16 +146,13 @@ class Layout:
             leaf.fits(column[0]) for leaf, column in zip(self._leaves, columns, strict=True)
         )
 
-    def write(
-        self, samples: Sequence[Any], fields: list[Field], start: int, *, promotes: bool = False
-    ) -> bool:
+    def write(self, samples: Sequence[Any], fields: list[Field], start: int) -> bool:
         """Write samples into rows ``start`` and following.
 
         Args:
             samples: The samples.
             fields: Where each leaf of them is written.
             start: The row of the first.
-            promotes: See `TensorLeaf.write`.
 
         Returns:
             False if one of them does not fit the layout; some may be written then.
@@ -176,47 +161,9 @@ class Layout:
         if not _split(self._root, samples, columns):
             return False
         for leaf, column, field in zip(self._leaves, columns, fields, strict=True):
-            if promotes and type(leaf) is TensorLeaf:
-                if not leaf.write(column, field, start, promotes=True):
-                    return False
-            elif not leaf.write(column, field, start):
+            if not leaf.write(column, field, start):
                 return False
         return True
-
-    def stack(self, samples: Sequence[Any]) -> list[Any] | None:
-        """Return the parts of a whole batch in new memory, as `batch` takes them.
-
-        Tensors are stacked by torch, all else is an array, or of text a list.  That takes less time
-        than `write` does, where each has to become a row of given memory.
-
-        Args:
-            samples: The samples, at least 1.
-
-        Returns:
-            None if one of them does not fit the layout.
-        """
-        columns: list[Sequence[Any]] = []
-        if not _split(self._root, samples, columns):
-            return None
-        parts: list[Any] = []
-        rows = len(samples)
-        for leaf, column, place in zip(self._leaves, columns, self.places(rows), strict=True):
-            part: Any
-            if place is None:
-                part = [None] * rows
-                fits = leaf.write(column, part, 0)
-            elif type(leaf) is TensorLeaf:
-                part = leaf.stack(column, place.nbytes)
-                fits = part is not None
-            else:
-                part = np.empty(place.flat, place.dtype)
-                fits = leaf.write(column, part, 0)
-                if place.flat is not place.shape:
-                    part = part.reshape(place.shape)
-            if not fits:
-                return None
-            parts.append(part)
-        return parts
 
     def is_of(self, arrays: Sequence[NDArray[Any]]) -> bool:
         """Whether the leaves of a sample are rows of ``arrays``, one of each."""

@@ -1,7 +1,7 @@
 """The leaves of samples (arrays, numbers, text), and how a column of one is written into a batch.
 
-A value that does not fit exactly is refused, never converted.  But a batch of small tensors may
-have some of another dtype, if torch's function makes the same batch of them.
+A value that does not fit exactly is refused, never converted.  But small tensors may have another
+dtype, if torch's function makes the same batch of them.
 """
 
 from __future__ import annotations
@@ -71,34 +71,13 @@ class TensorLeaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def write(
-        self, column: Sequence[Any], field: NDArray[Any], start: int, *, promotes: bool = False
-    ) -> bool:
-        """Write a column from row ``start`` on; return False if it does not fit.
-
-        Args:
-            column: The tensors.
-            field: Where they are written.
-            start: The row of the first.
-            promotes: Whether tensors of another dtype fit if torch makes the same batch of them;
-                only where these are all tensors of the batch.
-        """
+    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
         if not uniform(map(type, column), _torch.Tensor):
             return False
         height = self.shape[0] if self.shape else 1
         rows = field[start * height : (start + len(column)) * height]
-        return _torch.stack_into(column, rows.reshape(-1, *self.shape), promotes=promotes)
-
-    def stack(self, column: Sequence[Any], nbytes: int) -> Any:
-        """Return a whole batch's column as one tensor, made by torch; None if it does not fit.
-
-        It is what torch makes of the column, and so need not be compared with this leaf.
-
-        Args:
-            column: The tensors.
-            nbytes: Of the result; a batch that grows is to find that out.
-        """
-        return _torch.stacked(column, nbytes) if type(column[0]) is _torch.Tensor else None
+        return _torch.stack_into(column, rows.reshape(-1, *self.shape))
 
     def fits(self, value: Any) -> bool:
         """Whether a value has this type, dtype and shape."""
