@@ -557,7 +557,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return the delivery of a batch; None if it is empty."""
         if isinstance(batch, FailedBatch):
             return batch.take, None, batch.failure
-        if batch.skipped or batch.unread:
+        if batch.skipped:
             excess = self._tally.add(batch)
             # A sample too many that was left out is raised in the place of the batch.
             batch.failure = batch.failure or excess

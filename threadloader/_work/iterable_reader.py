@@ -6,12 +6,9 @@ or what was delivered before is read again, and left out.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from inspect import isgenerator
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.failure import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.share import asked
 from threadloader._resume import (
@@ -37,9 +34,6 @@ if TYPE_CHECKING:
     from threadloader._ranks.share import Part
     from threadloader._resume import Position
     from threadloader._settings import Settings
-
-
-MOST_ERRORS = 100  # left out of one batch: an iterable may never give a sample again
 
 
 class IterableReader:
@@ -84,12 +78,10 @@ class IterableReader:
         self._continues = settings.shares_dataset or settings.persistent_workers
         # Whether to save the replica's state in the lane before it is read.
         self._saves_start = position.broken_off
-        self._on_error = settings.on_error
         self._pass_seed = pass_seed
         self._part = part
         self._in_pass = in_pass
         self._is_new = False  # whether the dataset is a part that was made for this pass
-        self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before the saved one was restored
         # Whether the dataset is its own iterator, and was brought into the middle of a pass.
         self._resumed_in_pass = False
@@ -185,7 +177,6 @@ class IterableReader:
         return self._read(epoch)
 
     def _read(self, epoch: Cancellable) -> list[Any] | None:
-        self.skipped = []
         if self._iterator is None:
             self.checkpoint = self._end_checkpoint
             return None
@@ -193,9 +184,8 @@ class IterableReader:
         samples: list[Any] = []
         iterator = self._iterator
         try:
-            while len(samples) < rows and not epoch.cancelled:
-                # A generator may begin another's pass in its turn.
-                self._in_pass(self._pass_seed, self._take, samples, rows, epoch)
+            # A generator may begin another's pass in its turn.
+            self._in_pass(self._pass_seed, self._take, samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
@@ -224,38 +214,13 @@ class IterableReader:
         return samples
 
     def _take(self, samples: list[Any], rows: int, epoch: Cancellable) -> None:
-        """Add samples up to ``rows``, or up to one that can't be read and is left out."""
+        """Add samples up to ``rows``."""
         iterator: Any = self._iterator
         try:
             while len(samples) < rows and not epoch.cancelled:
                 samples.append(next(iterator))
-        except StopIteration:
-            raise
-        except Exception as error:
-            if not self._leaves_out(iterator, len(samples), error):
-                raise
         finally:
             samples = DROPPED  # the error keeps this frame
-
-    def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
-        """Whether to read on after an error, without the sample that could not be read.
-
-        Only an iterator written as a class can: a generator has ended, and so has any iterator that
-        reads from it.
-        """
-        can_go_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
-        if len(self.skipped) >= MOST_ERRORS:
-            can_go_on = False
-            with suppress(Exception):  # it may refuse notes
-                error.add_note(f"after {MOST_ERRORS} others that were left out of one batch")
-        if not can_go_on:
-            return False
-        raised = error_to_raise(self._on_error, error, self.position + row)
-        if raised is not None and raised is not error:
-            raise raised
-        if raised is None:
-            self.skipped.append((row, error))
-        return raised is None
 
     def _make_next_pass_whole(self) -> None:
         """Restore the dataset's own state at the end of a pass that began in the middle."""

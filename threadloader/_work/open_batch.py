@@ -70,7 +70,6 @@ class OpenBatch(Awaited):
         "plan",
         "progress",
         "skipped",
-        "unread",
     )
 
     # These, and the missing rows, are set by `begin`: of an iterable's batch only when it was read.
@@ -84,7 +83,6 @@ class OpenBatch(Awaited):
         self.plan = plan
         self.exhausted = False  # whether there was nothing to read; it is not delivered then
         self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
-        self.unread: list[Failure] = []  # of samples that could not be read, and are no rows
         # On its way to the device; set by the copier, if there is one.
         self.on_device: tuple[DeviceBatch, Event] | None = None
         self.pipeline = pipeline

@@ -86,7 +86,6 @@ def read(
         rows = range(len(samples or ()))
         position = batch.reader.position - len(rows)
         plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
-        _note_unread(batch, plan, worker)
         if samples is None:
             batch.plan, batch.exhausted = plan, True
             batch.follows_failure = batch.reader.failed
@@ -100,7 +99,6 @@ def read(
             with suppress(ClosedError):  # the other threads have ended: nobody waits for it
                 hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        _note_unread(batch, batch.plan, worker)
         batch.reader.failed = True
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
@@ -121,10 +119,3 @@ def _samples(batch: IterableBatch) -> list[Any] | None:
         if tracer is not None:
             tracer.end("read")
         batch = DROPPED
-
-
-def _note_unread(batch: IterableBatch, plan: PlannedBatch, worker: Worker) -> None:
-    """Note the samples that could not be read, and were left out of a batch."""
-    for row, error in batch.reader.skipped:
-        batch.unread.append(failure_of(error, None, plan, worker.place)._replace(row=row))
-    batch.reader.skipped = []
