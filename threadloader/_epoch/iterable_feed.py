@@ -210,7 +210,7 @@ class IterableFeed:
         totals = [lane.total for lane in self._position.lanes]
         empty = [number for number, total in enumerate(totals) if total == 0]
         known = not (self._position.restored or None in totals)
-        if known and empty and max(totals) > 1:  # type: ignore[type-var]  # none is None
+        if known and empty and max(totals) > 1:  # type: ignore[operator,type-var]  # none is None
             warn_user(empty_replicas(empty, len(totals)), EmptyReplicaWarning)
 
     def _is_empty(self, share: Share) -> bool:

@@ -411,7 +411,7 @@ def _as_given(_: str, value: Any) -> Any:
 ARGUMENTS: Mapping[str, Check] = {
     "prefetch": _count(1, optional=True),
     "output": _checked_output,
-    "dataset_copy": _choice("auto", "shared", "deep", function=True),
+    "dataset_copy": _choice("auto", "shared", "deep"),
     "transform": checked_function,
     "seed": _checked_seed,
     "isolate_rng": _as_given,

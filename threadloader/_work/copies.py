@@ -65,13 +65,8 @@ def original_of(settings: Settings, opened: list[Change]) -> Original:
 
 
 def copies_of(original: Original) -> Original:
-    """Return a worker's own copies.
-
-    Where ``dataset_copy`` is a function of the user's, it was called for this worker at ``iter()``.
-    """
+    """Return a worker's own copies."""
     how, own = original.how, original.copied.own_generators
-    if callable(how):
-        return original
     copied, again = Copied(own_generators=own), Copied(own_generators=own)
     twin = copy_dataset(original.dataset, how, copied)
     collate_fn = original.collate_fn
@@ -87,7 +82,7 @@ def copies_of(original: Original) -> Original:
 def users_objects(original: Original, settings: Settings) -> Copied:
     """Return the user's objects that were copied, as the keys of `Original.copied` lead to them.
 
-    Of deep copies, and of those that a function of the user's makes, it is the first object alone.
+    Of deep copies it is the first object alone.
     """
     if settings.dataset_copy == "auto":
         return original.copied
@@ -186,11 +181,6 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
     if how == "deep":
         twin, bound = deep_copy((dataset, init_fn), copied)
         return twin, bound
-    if callable(how):
-        twin = copy_dataset(dataset, how, copied)
-        if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
-            init_fn = init_fn.__func__.__get__(twin)
-        return twin, init_fn
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
         twin, bound = deep_copy((dataset, init_fn), copied, large_data(dataset))
         return twin, bound

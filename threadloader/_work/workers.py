@@ -123,9 +123,6 @@ class Workers:
         self.replicas: list[Original] = []
         if settings.iterable:
             self.replicas = replicas_of(settings, limits.threads)
-        elif callable(settings.dataset_copy):
-            self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
-            self._watch(self.replicas[0])
         elif not threads_later:
             self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
@@ -162,12 +159,7 @@ class Workers:
             earlier_readers=earlier_readers,
             surroundings=self.surroundings,
             original=self._original,
-            prepared=[
-                (each, _reader(each, settings))
-                if settings.iterable
-                else (each, _fetcher(each, whole_batches=settings.whole_batches))
-                for each in self.replicas
-            ],
+            prepared=[(each, _reader(each, settings)) for each in self.replicas],
             startup=self.startup,
         )
         threads = limits.threads if limits.is_fixed else max(1, tuner.number)
@@ -350,7 +342,7 @@ class _Setup(NamedTuple):
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     surroundings: list[Surroundings]  # see `Workers`
     original: list[Original]  # its one item is what workers copy
-    prepared: list[tuple[Original, Fetches]]  # or each worker's, made at ``iter()``
+    prepared: list[tuple[Original, Fetches]]  # or each worker's replica, made at ``iter()``
     startup: Startup
 
 
@@ -366,7 +358,7 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     has_gil = gil_is_enabled()
     if settings.iterable:
         return Limits(num_workers, num_workers, has_gil, least=num_workers)
-    least = int(settings.needs_threads or callable(settings.dataset_copy))
+    least = int(settings.needs_threads)
     sampler = settings.index_sampler
     if not (is_known(sampler) or is_list(sampler)) and settings.draws_ahead:
         least = 1
@@ -426,8 +418,6 @@ def may_draw(settings: Settings) -> bool:
         return True
     if settings.iterable or settings.whole_batches or _torch.is_extended():
         return True
-    if callable(settings.dataset_copy):  # what it returns may be of another kind
-        return True
     dataset = settings.dataset
     kind = type(dataset)
     if kind is list or kind is tuple:
@@ -438,11 +428,6 @@ def may_draw(settings: Settings) -> bool:
 def _has_one_reader(settings: Settings, threads: int) -> bool:
     """Whether one worker reads an iterable, and the others apply the transform."""
     return settings.transform is not None and threads > 1
-
-
-def _fetcher(own: Original, *, whole_batches: bool) -> Fetches:
-    """Return what gives a worker its samples."""
-    return Fetcher(own.dataset, whole_batches=whole_batches, copied=own.copied)
 
 
 def _reader(own: Original, settings: Settings) -> Fetches:
@@ -502,7 +487,8 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
             own, fetcher = setup.prepared[number]
         else:
             own = copies_of(setup.original[0])
-            fetcher = _fetcher(own, whole_batches=setup.whole_batches)
+            whole = setup.whole_batches
+            fetcher = Fetcher(own.dataset, whole_batches=whole, copied=own.copied)
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
         rng = Current() if stream is None or setup.isolates else stream
         with (
