@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
-from threadloader._batch.filling import ListFilling, SampleFilling
+from threadloader._batch.filling import ListFilling
 from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 from threadloader._order.tickets import PrefetchDepth
@@ -77,12 +77,11 @@ class Collation:
 
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""
-        if not self._batched:
-            return SampleFilling(self.function, self._pin)
         extended = self._tensors and _torch.is_extended()
         if self.direct and not extended and self._direct_path.admits_next():
             return DirectFilling(self._direct_path, rows)
-        return ListFilling(self.function, self._pin, default=self.direct)
+        single = not self._batched
+        return ListFilling(self.function, self._pin, default=self.direct, single=single)
 
 
 def _unchanged(array: Any) -> Any:

@@ -147,33 +147,19 @@ class DirectFilling(Filling):
         collate_fn: Callable[[Any], Any] | None = None,  # noqa: ARG002  # the default is used
     ) -> CollateFailure | None:
         """Collate the batch if some samples do not fit; see `Filling`."""
-        if self._left_out:
-            return self._finish_without()
-        if self._object is _NOTHING and self._write_rest():
+        left_out, rows = self._left_out, None
+        if self._object is _NOTHING and not left_out and self._write_rest():
             self._path.note_fit()
             return None
         samples = self._gather() if self._object is _NOTHING else self._object
         self.release()
-        self._path.learn(samples)
         self._object = _NOTHING
-        self._result, self.nbytes, failed = call_collate(
-            self._function, samples, self._pin, default=True
-        )
-        return failed
-
-    def _finish_without(self) -> CollateFailure | None:
-        """Make a batch of those rows that were not left out."""
-        rows = [row for row in range(self._rows) if row not in self._left_out]
-        samples, laid_out = self._gather(), self._laid_out
-        self.release()
-        self._rows = len(samples)
-        if not samples:
+        if not left_out:
+            self._path.learn(samples)
+        elif samples:
+            rows = [row for row in range(self._rows) if row not in left_out]
+        else:
             return None
-        if laid_out is not None:
-            layout, memory = self._lay_out(laid_out[0])
-            if layout.write(samples, memory.fields, 0):
-                return None
-            self.release()
         self._result, self.nbytes, failed = call_collate(
             self._function, samples, self._pin, default=True, rows=rows
         )

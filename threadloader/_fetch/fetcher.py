@@ -79,11 +79,6 @@ class Fetches:
         self.dataset = dataset
         self._generators = generators
 
-    @property
-    def gathers(self) -> bool:
-        """Whether samples are rows of arrays, which are written without the user's code."""
-        return False
-
     def fetch(
         self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
     ) -> Fetched:
@@ -169,11 +164,6 @@ class Fetcher(Fetches):
         left = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
         position = batch.position + ticket.start
         return self._fetch_each(getitem_of(self.dataset), left, epoch, position, seed)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether samples are rows of arrays; see `Fetches`."""
-        return self._arrays is not None
 
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""
