@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Samples
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Statistics
     from threadloader._torch import Dataset

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from support.pictures import picture
 
 from threadloader._batch.numpy_collate import numpy_collate
-from threadloader._layout.layout import infer
+from threadloader._layout import infer
 
 if TYPE_CHECKING:
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
 
 plain_trees = trees(PLAIN, DIRECT_KINDS)
 

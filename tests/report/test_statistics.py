@@ -15,9 +15,8 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import interval_of
-from threadloader._work import counters as counters_module
 from threadloader._work import stats as stats_module
-from threadloader._work.counters import Counters, Sums
+from threadloader._work.stats import Counters, Sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,9 +238,9 @@ def test_jobs_are_measured_now_and_then_and_measuring_is_no_part_of_them(
         now += 5.0  # it gave the GIL away
         return 0.0
 
-    monkeypatch.setattr(counters_module, "perf_counter", lambda: now)
-    monkeypatch.setattr(counters_module, "run_delay", run_delay)
-    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: gil)
+    monkeypatch.setattr(stats_module, "perf_counter", lambda: now)
+    monkeypatch.setattr(stats_module, "run_delay", run_delay)
+    monkeypatch.setattr(stats_module, "gil_is_enabled", lambda: gil)
     counters = Counters()
     for _ in range(4):
         begun = counters.begin_timing()

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from threadloader._batch.filling import Filling
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import Ring
-    from threadloader._layout.layout import Layout
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Layout, Output
 
 
 class Collation:

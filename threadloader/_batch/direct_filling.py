@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._batch.filling import DeviceBatch, Filling, call_collate
 from threadloader._fetch.array_rows import Rows
-from threadloader._layout.layout import infer
+from threadloader._layout import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.filling import CollateFailure
     from threadloader._batch.memory import BatchMemory
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
     from threadloader._torch.device import Device
 
 

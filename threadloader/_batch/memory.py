@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.ring import Ring
-    from threadloader._layout.layout import Field, Layout
+    from threadloader._layout import Field, Layout
     from threadloader._torch.device import Device
 
 

@@ -12,7 +12,7 @@ from threadloader._batch.ring import ALIGNMENT
 
 if TYPE_CHECKING:
     from threadloader._batch.ring import Ring
-    from threadloader._layout.layout import Layout, Place
+    from threadloader._layout import Layout, Place
     from threadloader._torch.device import Device
 
 

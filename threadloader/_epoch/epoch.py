@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from threadloader._trace.stages import Tracer
     from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copier import Copier
-    from threadloader._work.counters import Deliveries
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import Workers
 
 

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from traceback import FrameSummary
 
-    from threadloader._work.counters import Counters
     from threadloader._work.open_batch import FailedBatch, OpenBatch
     from threadloader._work.progress import Progress
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Counters, Stats
 
 
 WARNED_SECONDS = 30.0  # without a batch, until the consumer is told; far more than batches take

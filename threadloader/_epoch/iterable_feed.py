@@ -16,8 +16,7 @@ from threadloader._ranks.share import Part, named_ranks
 from threadloader._resume import Lane
 from threadloader._threads.thread_group import SingleJob
 from threadloader._warnings import warn_user
-from threadloader._work.iterable_reader import IterableReader
-from threadloader._work.read_job import IterableBatch, read
+from threadloader._work.iterable_reader import IterableBatch, IterableReader, read
 from threadloader.errors import EmptyReplicaWarning, StateError
 
 if TYPE_CHECKING:

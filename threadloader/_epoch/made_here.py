@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from threadloader._order.tickets import PrefetchDepth
     from threadloader._settings import Settings
     from threadloader._work.calling_thread import CallingThread
-    from threadloader._work.counters import Deliveries
     from threadloader._work.open_batch import FailedBatch
     from threadloader._work.progress import Progress
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import Workers
 
 

@@ -18,7 +18,7 @@ from threadloader._report.interval import interval_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from threadloader._work.counters import Sums
+    from threadloader._work.stats import Sums
 
 
 _RATE, _WAITED, _AT_WORK, _ALLOWED = "#0969da", "#bc4c00", "#1a7f64", "#59636e"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Session
     from threadloader._torch.device import TargetDevice

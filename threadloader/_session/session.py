@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from threadloader._batch.ring import RingStatistics
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
     from threadloader._order.samplers import KnownOrder
     from threadloader._ranks.share import Share
     from threadloader._report.interval import Interval
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from threadloader._session.state import State
     from threadloader._settings import Settings
     from threadloader._tuning.tuner import Tuner
-    from threadloader._work.counters import Sums
+    from threadloader._work.stats import Sums
     from threadloader._work.workers import Workers
 
 

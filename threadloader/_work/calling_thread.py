@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._settings import Settings
-    from threadloader._work.counters import Counters
+    from threadloader._work.stats import Counters
     from threadloader._work.workers import Workers
 
 

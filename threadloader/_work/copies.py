@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.loaded import Change
     from threadloader._fetch.object_copy import SharedPart
     from threadloader._settings import Settings
-    from threadloader._work.counters import Counters
+    from threadloader._work.stats import Counters
 
 
 class Original(NamedTuple):

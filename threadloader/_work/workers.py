@@ -57,9 +57,8 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import Job, ThreadGroup
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.copies import Original
-    from threadloader._work.counters import Counters
     from threadloader._work.first_samples import FirstSamples
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Counters, Stats
 
 
 _MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
