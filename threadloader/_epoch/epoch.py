@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
-    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copier import Copier
     from threadloader._work.stats import Deliveries, Stats
-    from threadloader._work.workers import Workers
+    from threadloader._work.workers import CallingThread, Workers
 
 
 FORKED = (

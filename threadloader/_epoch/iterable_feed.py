@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
-    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copies import Worker
     from threadloader._work.open_batch import OpenBatch, Pipeline
     from threadloader._work.progress import Progress
-    from threadloader._work.workers import Workers
+    from threadloader._work.workers import CallingThread, Workers
 
 
 class IterableFeed:

@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._order.tickets import PrefetchDepth
     from threadloader._settings import Settings
-    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.open_batch import FailedBatch
     from threadloader._work.progress import Progress
     from threadloader._work.stats import Deliveries, Stats
-    from threadloader._work.workers import Workers
+    from threadloader._work.workers import CallingThread, Workers
 
 
 # Of a batch that the calling thread has made as one ticket.  Below that two batches that are made

@@ -25,11 +25,10 @@ from threadloader._resume import Lane, Position
 from threadloader._rng.seeds import EpochSeeds, Seeds, encoded_state, restore_generator, state_of
 from threadloader._session.begin import open_sampler_pass
 from threadloader._session.session import new_collation, new_ring
-from threadloader._work.calling_thread import CallingThread
 from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
 from threadloader._work.progress import Progress
 from threadloader._work.stats import Stats
-from threadloader._work.workers import may_draw
+from threadloader._work.workers import CallingThread, may_draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
