@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.pictures import picture
 
 from threadloader import ClosedError, ThreadLoader, sample_rng
 
@@ -56,20 +55,6 @@ def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
     with pytest.raises(ClosedError):
         next(batches)
     assert fetched == list(range(ODD + 1))
-
-
-def test_an_interrupted_batch_is_not_counted() -> None:
-    def interrupt() -> Any:
-        raise KeyboardInterrupt
-
-    loader, resumed = _make(Rows(interrupt), threads=0), _make(Rows(), threads=0)
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    with pytest.raises(KeyboardInterrupt):
-        next(batches)
-    resumed.load_state_dict(loader.state_dict())
-    assert list(map(picture, resumed)) == list(map(picture, _make(Rows(), threads=0)))[3:]
 
 
 @pytest.mark.parametrize("isolate_rng", [True, False])
