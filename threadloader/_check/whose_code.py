@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from threadloader import datasets
 from threadloader._check.findings import Line
-from threadloader._fetch.process_wide import is_users
+from threadloader._fetch.program_code import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,14 +6,12 @@ Only the program's own code is looked into, also where a function calls it by a 
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import sysconfig
 import types
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.parts import attributes, closure
+from threadloader._fetch.program_code import is_users, short_path
 from threadloader._fetch.single_owner import has_owner
 from threadloader._warnings import warn_user
 
@@ -21,28 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from threadloader._fetch.object_copy import Copied, SharedPart
-
-
-_OURS = str(Path(__file__).parents[1]) + os.sep
-_STANDARD = tuple(
-    sysconfig.get_path(name) + os.sep
-    for name in ("stdlib", "platstdlib")
-    if sysconfig.get_path(name)
-)
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-
-
-def is_users(file: str) -> bool:
-    """Whether a file is the program's own: neither installed, nor Python's, nor ours."""
-    return not (file.startswith((_OURS, *_STANDARD)) or any(part in file for part in _INSTALLED))
-
-
-def short_path(file: str) -> str:
-    """Return a path relative to the current folder, if it lies in it."""
-    try:
-        return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
-    except (OSError, ValueError):  # the folder is gone; another drive
-        return file
 
 
 # Names of modules, and of what they have that threads share, and processes don't.

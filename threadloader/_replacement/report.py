@@ -16,7 +16,7 @@ from time import perf_counter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._fetch.process_wide import is_users, short_path
+from threadloader._fetch.program_code import is_users, short_path
 from threadloader._lifetime.dropping import DROPPED
 
 if TYPE_CHECKING:
