@@ -11,7 +11,6 @@ without a loader.  CPU time a sample, least of the rounds' epochs, which are loa
 from __future__ import annotations
 
 import argparse
-import copy
 import random
 import time
 from functools import partial
@@ -130,7 +129,6 @@ def _attributes() -> dict[str, Callable[[int, int], None]]:
     dataset = Attributes()
     return {
         "a loop": partial(_loop, dataset),
-        "copied by iter()": _load(dataset, dataset_copy=copy.copy),
         "copied by the worker (auto)": _load(dataset),
         "not copied (shared)": _load(dataset, dataset_copy="shared"),
     }

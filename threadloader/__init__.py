@@ -13,7 +13,6 @@ from threadloader._version import __version__ as __version__
 from threadloader.errors import (
     ClosedError,
     DataError,
-    DeviceError,
     EmptyReplicaWarning,
     GilWarning,
     InProcessWarning,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedError",
     "DataError",
-    "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
     "InProcessWarning",

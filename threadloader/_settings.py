@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
     from threadloader._order.tickets import TicketSize
     from threadloader._ranks.share import Uneven
     from threadloader._torch.device import Device

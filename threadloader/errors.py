@@ -3,7 +3,6 @@
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
 ├── DataError     (ValueError)     a file is not what it should be: truncated, corrupt, hostile
-├── DeviceError   (RuntimeError)   the device failed before; what happened is ``__cause__``
 ├── RankError     (RuntimeError)   ranks that train together differ, or one did not come
 ├── RemoteError   (OSError)        a URL could not be read, after all retries
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
@@ -27,7 +26,6 @@ from typing import Any
 __all__ = [
     "ClosedError",
     "DataError",
-    "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
     "InProcessWarning",
@@ -83,10 +81,6 @@ class DataError(ThreadLoaderError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(type(self), member=self.member, offset=self.offset)
         return make, (self.message, self.path), vars(self)
-
-
-class DeviceError(ThreadLoaderError, RuntimeError):
-    """A batch was not copied, since the device had failed before; that error is ``__cause__``."""
 
 
 class RankError(ThreadLoaderError, RuntimeError):

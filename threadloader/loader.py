@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Samples
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Statistics
     from threadloader._torch import Dataset
@@ -109,9 +109,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
             shares the data (see README), but a deep copy of an iterable;
-            ``"shared"``, the dataset itself; ``"deep"``, a ``copy.deepcopy``; or a function of
-            the dataset that returns one.  Of ``collate_fn`` and ``transform`` each has a copy, too,
-            but for ``"shared"``.
+            ``"shared"``, the dataset itself; or ``"deep"``, a ``copy.deepcopy``.  Of ``collate_fn``
+            and ``transform`` each has a copy, too, but for ``"shared"``.
         transform: Applied to the samples of an iterable by all threads but the one that reads.
         seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
         isolate_rng: Whether each sample draws from its own random streams, so that batches do

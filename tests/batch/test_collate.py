@@ -19,7 +19,7 @@ from threadloader._batch.numpy_collate import numpy_collate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

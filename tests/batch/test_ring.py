@@ -59,6 +59,7 @@ def test_a_free_slot_serves_what_fits_and_is_not_far_smaller(
     free: int, wanted: int, reused: bool
 ) -> None:
     ring = Ring(batches=4)
+    ring.enter("epoch")
     [slot] = _kept(ring, 1, free)
     assert (take(ring, wanted, Holder()) is slot) == reused
 
@@ -129,19 +130,6 @@ def test_a_finalizer_may_use_the_ring_while_it_is_locked(
     assert ring.statistics().filling == 0
 
 
-def test_a_consumer_that_keeps_many_large_batches_is_told_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ring_module, "HELD_NBYTES", 20_000)
-    ring = Ring(batches=2)
-    kept = [_deliver(ring) for _ in range(19)]
-    ring.warn_if_hoarded()  # warnings are errors here
-    kept += [_deliver(ring)]
-    with pytest.warns(UserWarning, match="20 large tensors"):
-        ring.warn_if_hoarded()
-    ring.warn_if_hoarded()
-
-
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
     ring = Ring(batches=4)
     ring.enter("epoch")
@@ -153,97 +141,44 @@ def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
 
 
 @pytest.fixture
-def three_slots(monkeypatch: pytest.MonkeyPatch) -> Ring:
-    """A ring with three free slots of 3 KiB, of which it keeps two between epochs; and an epoch."""
-    monkeypatch.setattr(ring_module, "IDLE_NBYTES", 7 << 10)
+def three_slots() -> Ring:
+    """A ring with three free slots, and an epoch that goes on."""
     ring = Ring(batches=4)
     ring.enter("epoch")
-    _kept(ring, 3, 3 << 10)
+    _kept(ring, 3)
     assert ring.statistics().free == 3
     return ring
 
 
-def test_what_another_epoch_needs_is_kept(three_slots: Ring) -> None:
+def test_slots_are_kept_as_long_as_an_epoch_goes_on(three_slots: Ring) -> None:
     three_slots.enter("another")
     three_slots.leave("epoch")
     three_slots.leave("epoch")
     assert three_slots.statistics().free == 3
     three_slots.leave("another")
-    assert three_slots.statistics().free == 2
+    assert three_slots.statistics().free == 0
 
 
-def test_what_comes_back_after_the_epoch_is_not_kept_either(three_slots: Ring) -> None:
-    ring, roots = three_slots, [_deliver(three_slots, 3 << 10) for _ in range(4)]
-    ring.leave("epoch")
-    memories = [weakref.ref(_memory(root)) for root in roots]
-    roots.clear()
+@pytest.mark.parametrize("end", [Ring.clear, lambda ring: ring.leave("epoch")])
+def test_what_outlives_its_epoch_is_freed_with_its_last_view(
+    end: Callable[[Ring], None], three_slots: Ring
+) -> None:
+    ring, root = three_slots, _deliver(three_slots)
+    end(ring)
+    ring.release([])  # of a worker that ends later
+    late = _deliver(ring)
+    memories = [weakref.ref(_memory(each)) for each in (root, late)]
+    assert (ring.statistics().free, ring.statistics().leased) == (0, 2)
+    assert [memory() is None for memory in memories] == [False, False]
+    del root, late
     # Without a further call of the ring's:
-    assert [memory() is None for memory in memories].count(True) == 2
-    assert ring.statistics().free == 2
-
-
-def test_nothing_is_kept_once_it_was_cleared(three_slots: Ring) -> None:
-    ring, root = three_slots, _deliver(three_slots, 1024)
-    ring.clear()
-    assert ring.statistics().free == 0
-    kept = weakref.ref(_memory(root))
-    del root
-    assert kept() is None
+    assert [memory() is None for memory in memories] == [True, True]
+    assert ring.statistics().leased == 0
     ring.enter("next")
     _kept(ring, 1)
     assert ring.statistics().free == 1
 
 
-def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring) -> None:
-    another = Ring(batches=4)
-    another.enter("epoch")
-    _kept(another, 1)
-    three_slots.leave("epoch")
-    assert (three_slots.statistics().free, another.statistics().free) == (2, 1)
-    another.leave("epoch")
-    assert (three_slots.statistics().free, another.statistics().free) == (0, 1)
-
-
-def test_an_epoch_that_goes_on_gives_nothing_away(three_slots: Ring) -> None:
-    three_slots.leave("epoch")
-    three_slots.enter("next")
-    Ring(batches=4).enter("epoch")
-    assert three_slots.statistics().free == 2
-
-
-def test_page_locked_memory_serves_no_other_ring(three_slots: Ring) -> None:
-    three_slots.leave("epoch")
-    locked = Ring(4, lambda nbytes: (memoryview(bytearray(nbytes)), "locked"))
-    locked.enter("epoch")
-    assert (three_slots.statistics().free, locked.statistics().free) == (2, 0)
-    _kept(locked, 1)
-    locked.leave("epoch")
-    assert (three_slots.statistics().free, locked.statistics().free) == (2, 1)
-
-
-def test_what_comes_back_to_a_ring_whose_slots_another_has_is_not_kept(three_slots: Ring) -> None:
-    kept = _deliver(three_slots, 3 << 10)
-    three_slots.leave("epoch")
-    another = Ring(batches=4)
-    another.enter("epoch")
-    assert (three_slots.statistics().free, another.statistics().free) == (0, 2)
-    del kept
-    assert three_slots.statistics().free == 0
-
-
 def _memory(root: Any) -> Any:
     """Return the array whose memory a root shows."""
     return root.base.obj if isinstance(root.base, memoryview) else root.base
-
-
-@pytest.mark.parametrize("in_order", [True, False])
-def test_what_outlives_its_epoch_is_counted_as_long_as_it_lives(
-    in_order: bool, three_slots: Ring
-) -> None:
-    kept = [_deliver(three_slots, 3 << 10) for _ in range(6)]
-    three_slots.leave("epoch")
-    assert three_slots.statistics().leased == 6
-    while kept:
-        del kept[0 if in_order else -1]
-        assert three_slots.statistics().leased == len(kept)
-    three_slots.warn_if_hoarded()

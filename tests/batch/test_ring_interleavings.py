@@ -51,6 +51,7 @@ def _deliver(ring: Ring) -> np.ndarray[Any, Any]:
 def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
     def scenario() -> None:
         ring = Ring(batches=4)
+        ring.enter("epoch")
         views: list[Any] = [_deliver(ring)]
         holders = [Holder(), Holder()]
         taken: list[Slot] = []
@@ -67,6 +68,7 @@ def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
 def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None:
     def scenario() -> None:
         ring = Ring(batches=4)
+        ring.enter("epoch")
         holders = [Holder()]
         slot = take(ring, holders[0])
         roots: list[Any] = []

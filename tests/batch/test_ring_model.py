@@ -53,6 +53,7 @@ class RingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ring = Ring(KEEP)
+        self.ring.enter("epoch")
         self.stamp = 0
         self.filling: list[Filling] = []
         self.delivered: list[Delivered] = []

@@ -19,7 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from conformance.containers import Frozen, Labelled, Point, Unmakable
 from threadloader import ThreadLoader, _torch
 from threadloader._batch.collate import Collation
-from threadloader._batch.pinned_memory import PinnedMemory
+from threadloader._batch.memory import PinnedMemory
 from threadloader._batch.ring import Ring
 from threadloader._torch.accelerators import (
     moved,

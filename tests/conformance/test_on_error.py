@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 from support.faulty import survivors
 from support.patience import PATIENCE
 from support.pictures import outcomes
-from support.streams import Hiccups
 from torch.utils.data import (
     DataLoader,
     Dataset,
-    IterableDataset,
     StackDataset,
     Subset,
     TensorDataset,
-    get_worker_info,
 )
 
 from conformance.loading import THREADS
@@ -133,27 +130,3 @@ def test_what_fails_is_left_out(case: str, spawn: Spawn) -> None:
     expected = outcomes(DataLoader(dataset, **torchs))
     for threads in THREADS:
         assert skipped(dataset, threads=threads, spawn=spawn, **arguments) == expected
-
-
-class Shards(IterableDataset[Any]):
-    """Each worker reads its share of the rows; some raise."""
-
-    def __init__(self, bad: set[int]) -> None:
-        self.bad = bad
-
-    def __iter__(self) -> Hiccups:
-        info: Any = get_worker_info()
-        share = Hiccups(0, self.bad)
-        share.rows = iter(list(range(info.id, 20, info.num_workers)))
-        return share
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("bad", [{0}, {1, 2, 3}, set(range(0, 16, 2))], ids=str)
-def test_each_replica_leaves_out_its_own(bad: set[int], persistent: bool, spawn: Spawn) -> None:
-    arguments: Any = {"num_workers": 3, "on_error": "skip", "persistent_workers": persistent}
-    with ThreadLoader(Shards(bad), 3, **arguments) as loader:
-        for epoch in (1, 2):
-            told = spawn(lambda: [batch.tolist() for batch in loader]).result(PATIENCE)
-            assert sorted(row for batch in told for row in batch) == sorted({*range(20)} - bad)
-            assert loader.statistics().skipped_count == epoch * len(bad)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.gathering import Hooked, Plain, assert_alike, make, numbers
+from support.gathering import Hooked, assert_alike, make, numbers
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
@@ -325,40 +324,3 @@ def test_what_worker_init_fn_makes_of_the_dataset_is_seen(
         for _ in range(2):
             batches = np.concatenate(spawn(list, loader).result(PATIENCE))
             np.testing.assert_array_equal(batches, numbers() + 100)
-
-
-@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        list,
-        Plain,
-        lambda array: array + 100,
-        lambda array: array.astype(np.float32),
-        lambda array: array[:5],
-        lambda array: np.concatenate([array, array]),
-        lambda array: ArrayDataset(array, array),
-        lambda array: dict(enumerate(array)),
-    ],
-    ids=["list", "plain", "values", "dtype", "fewer", "more", "ArrayDataset", "dict"],
-)
-def test_what_dataset_copy_returns_is_loaded(change: Any, shuffle: Any, spawn: Spawn) -> None:
-    def build(dataset: Any) -> ThreadLoader[Any]:
-        def copy(dataset: Any) -> Any:
-            return change(dataset.dataset if type(dataset) is Plain else dataset)
-
-        return make(dataset, dataset_copy=copy, threads=2, shuffle=shuffle, seed=1)
-
-    assert_alike(spawn, numbers(), build)
-
-
-def test_workers_may_have_arrays_of_different_dtypes(spawn: Spawn) -> None:
-    lock, dtypes = Lock(), iter([np.int32, np.float32, np.int32])
-
-    def copy(dataset: Any) -> Any:
-        with lock:
-            return dataset.astype(next(dtypes))
-
-    with make(numbers(400), dataset_copy=copy, threads=3) as loader:
-        batches = spawn(list, loader).result(PATIENCE)
-    np.testing.assert_array_equal(np.concatenate(batches), numbers(400))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import functools
 import queue
 import threading
-from threading import current_thread, get_ident
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,27 +162,13 @@ def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
 # dataset_copy=
 
 
-def test_a_callable_makes_the_dataset_of_each_worker() -> None:
-    made: list[tuple[Any, threading.Thread]] = []
-
-    def make(original: Any) -> Any:
-        made.append((original, current_thread()))
-        return Mapped(float)
-
-    dataset = Mapped(None)
-    assert together(dataset, dataset_copy=make) == [0, 1, 2, 3]
-    assert made == [(dataset, current_thread())] * THREADS
-
-
-@pytest.mark.parametrize("how", ["deep", "callable"])
-def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller(how: str) -> None:
+def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller() -> None:
     class Refuses(Mapped):
         def __deepcopy__(self, memo: object) -> Any:
             msg = "not to be copied"
             raise BufferError(msg)
 
-    asked_for: Any = copy.deepcopy if how == "callable" else how
-    loader = ThreadLoader(Refuses(float), threads=2, dataset_copy=asked_for)
+    loader = ThreadLoader(Refuses(float), threads=2, dataset_copy="deep")
     with pytest.raises(BufferError, match="not to be copied"):
         iter(loader)
 

@@ -131,10 +131,6 @@ class Replica(IterableDataset):  # type: ignore[type-arg]
 
 ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how many call it
     "deep": (lambda it: {"dataset": range(THREADS), "dataset_copy": "deep", "collate_fn": it}, 4),
-    "copied by a function": (
-        lambda it: {"dataset": range(THREADS), "dataset_copy": lambda x: x, "collate_fn": it},
-        4,
-    ),
     "replicas": (lambda it: {"dataset": Replica(), "collate_fn": it}, 4),
     "behind a transform": (lambda it: {"dataset": Rows(), "transform": int, "collate_fn": it}, 3),
     "a transform": (lambda it: {"dataset": iter(range(3)), "transform": it, "collate_fn": list}, 3),

@@ -177,10 +177,6 @@ def sets_folder(_: int) -> None:
     os.chdir(os.getcwd())  # noqa: PTH109
 
 
-def sets_variable(_: int) -> None:
-    os.environ["THREADLOADER_TEST"] = "1"
-
-
 def sets_global(_: int) -> None:
     global HANDLE  # noqa: PLW0603
     HANDLE = object()
@@ -204,7 +200,6 @@ def reads_variable(_: int) -> None:
 HANDLE = object()
 SETTING = {
     sets_folder: "os.chdir",
-    sets_variable: "os.environ",
     sets_global: "the global HANDLE",
     sets_by_a_class: "gc.enable",
 }
@@ -236,10 +231,10 @@ def test_what_a_sample_sets_for_all_is_said_where_the_loop_begins() -> None:
             return 4
 
         def __getitem__(self, index: int) -> int:
-            sets_variable(index)
+            sets_folder(index)
             return index
 
-    with pytest.warns(UserWarning, match=r"sets_variable sets os\.environ \(.*, which workers and"):
+    with pytest.warns(UserWarning, match=r"sets_folder sets os\.chdir \(.*, which workers and"):
         list(ThreadLoader(Sets(), threads=2))
     list(ThreadLoader(Sets(), threads=2))
     list(ThreadLoader(Acting(8), threads=2, worker_init_fn=reads_variable))

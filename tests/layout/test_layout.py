@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from support.pictures import picture
 
 from threadloader._batch.numpy_collate import numpy_collate
-from threadloader._layout.layout import infer
+from threadloader._layout import infer
 
 if TYPE_CHECKING:
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
 
 plain_trees = trees(PLAIN, DIRECT_KINDS)
 
@@ -65,25 +65,6 @@ def test_tickets_of_any_cut_and_order_make_the_collated_batch(
     samples = [tree(number) for number in range(rows)]
     batch = _batch(_known(samples[0]), samples, data.draw(tickets_of(rows)))
     assert picture(batch) == picture(numpy_collate(samples))
-
-
-@given(tree=plain_trees, rows=st.integers(1, 8))
-def test_samples_that_are_stacked_at_once_make_the_collated_batch(
-    tree: Branch | Leaf, rows: int
-) -> None:
-    samples = [tree(number) for number in range(rows)]
-    layout = _known(samples[0])
-    parts = layout.stack(samples)
-    assert parts is not None
-    assert picture(layout.batch(parts)) == picture(numpy_collate(samples))
-
-
-@given(tree=plain_trees, data=st.data())
-def test_only_samples_of_one_layout_are_stacked(tree: Branch | Leaf, data: st.DataObject) -> None:
-    other = data.draw(near_misses(tree, (*PLAIN, *ODD)))
-    layout = _known(tree(0))
-    parts = layout.stack([tree(0), other(1)])
-    assert (parts is not None) == (infer(other(1)) == layout)
 
 
 @given(tree=plain_trees, rows=st.integers(1, 4))

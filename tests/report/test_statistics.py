@@ -15,7 +15,7 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import interval_of
-from threadloader._work.counters import Sums
+from threadloader._work.stats import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,7 +26,7 @@ WRONG = {
     "max_skipped": [-1, 0.5, "3", True],
     "snapshot_every_n_steps": [-1, 1.5, "1", True],
     "output": ["jax", 3, b"numpy", ["numpy"]],
-    "dataset_copy": ["copy", None, 1, ("auto",)],
+    "dataset_copy": ["copy", None, 1, ("auto",), list],
     "on_error": ["ignore", None, True, ("skip",)],
     "seed": [-1, 1.5, "7", 1 << 64],
     "transform": [3, "f"],
@@ -38,7 +38,7 @@ RIGHT = {
     "max_skipped": [0, 5, None],
     "snapshot_every_n_steps": [0, 3, None],
     "output": ["numpy"],
-    "dataset_copy": ["auto", "shared", "deep", list],
+    "dataset_copy": ["auto", "shared", "deep"],
     "on_error": ["raise", "skip", lambda *_: "skip"],
     "seed": [0, 7, (1 << 64) - 1, None],
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.patience import PATIENCE
-from support.streams import Hiccups, make, outcomes
+from support.streams import make, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,17 +75,6 @@ def run(spawn: Spawn, loader: ThreadLoader[Any]) -> list[Any]:
 def texts(told: list[Any]) -> list[Any]:
     """Return outcomes that can be compared."""
     return [repr(each) if isinstance(each, BaseException) else each for each in told]
-
-
-class Interrupted:
-    """Its iterator is a class that goes on after an error."""
-
-    def __init__(self, size: int, bad: set[int]) -> None:
-        self.size = size
-        self.bad = bad
-
-    def __iter__(self) -> Hiccups:
-        return Hiccups(self.size, self.bad)
 
 
 class Copied(Faulty):

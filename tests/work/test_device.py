@@ -95,17 +95,14 @@ def test_copies_that_end_late_and_in_any_order_deliver_what_there_is(
 @each_kind_of_workers
 def test_slots_are_reused_and_none_is_left_over(workers: dict[str, Any], spawn: Spawn) -> None:
     device = FakeDevice()
-    with make(Numbers(), device, prefetch=2, device_prefetch=1, **workers) as loader:
-        epochs = []  # alive, so that closing waits for their threads
-        for _ in range(8):
-            epochs.append(iter(loader))
-            assert spawn(outcomes, epochs[-1]).result(PATIENCE) == batches_of(3)
+    with make(Numbers(240), device, prefetch=2, device_prefetch=1, **workers) as loader:
+        iterator = iter(loader)  # alive, so that closing waits for its threads
+        assert spawn(outcomes, iterator).result(PATIENCE) == batches_of(3, 240)
         spawn(loader.close).result(PATIENCE)
         slots = loader.statistics().slots
     assert slots.filling == slots.leased == slots.leased_bytes == 0
     assert device.slots == slots.made <= 12
-    assert device.copies == 8 * 8
-    assert loader.statistics().totals.batches == 8 * 8
+    assert device.copies == loader.statistics().totals.batches == 80
 
 
 STRUCTURES: dict[str, Callable[[int], Any]] = {

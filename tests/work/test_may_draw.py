@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2])
 
 
-class Opened:
-    """What a user's function makes of a list of names."""
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, index: int) -> float:
-        return random.random()
-
-
 class Switched:
     """Arrays, until ``augmented`` says that samples are to be drawn."""
 
@@ -50,19 +37,6 @@ class Switched:
 def drawn(dataset: Any, threads: int, **options: Any) -> list[Any]:
     given: dict[str, Any] = {"seed": 1, "output": "numpy", "threads": threads}
     return [np.asarray(x).tolist() for x in ThreadLoader(dataset, 2, **given, **options)]
-
-
-@each_number_of_threads
-def test_a_function_that_makes_a_dataset_of_plain_data_may_draw(threads: int, spawn: Spawn) -> None:
-    def load() -> tuple[Any, Any]:
-        names = ["a", "b", "c", "d"]
-        before = random.getstate()
-        first = drawn(names, threads, dataset_copy=Opened) if threads else drawn(Opened(names), 0)
-        assert random.getstate() == before
-        return first, drawn(Opened(names), 1)
-
-    first, other = spawn(load).result(PATIENCE)
-    assert first == other
 
 
 @each_number_of_threads

@@ -48,9 +48,7 @@ def fail(worker: int) -> None:
     raise LookupError(worker)
 
 
-@pytest.mark.parametrize(
-    "how", ["auto", "deep", lambda _: Marked()], ids=["auto", "deep", "function"]
-)
+@pytest.mark.parametrize("how", ["auto", "deep"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_method_of_the_dataset_sets_up_each_worker_s_copy(
     how: Any, persistent: bool, spawn: Spawn
@@ -130,15 +128,14 @@ def test_an_init_fn_that_raises_stop_iteration_does_not_end_the_epoch_in_silence
 def test_a_kept_error_of_init_fn_keeps_no_copy_of_the_dataset(spawn: Spawn) -> None:
     copies: list[weakref.ref[Numbers]] = []
 
-    def copied(_: Numbers) -> Numbers:
-        twin = Numbers()
-        copies.append(weakref.ref(twin))
-        return twin
+    class Noted(Numbers):
+        def __copy__(self) -> Noted:
+            twin = Noted()
+            copies.append(weakref.ref(twin))
+            return twin
 
     def first() -> Exception:
-        iterator = iter(
-            ThreadLoader(Numbers(), num_workers=2, worker_init_fn=fail, dataset_copy=copied)
-        )
+        iterator = iter(ThreadLoader(Noted(), num_workers=2, worker_init_fn=fail))
         try:
             next(iterator)
         except LookupError as error:
@@ -150,4 +147,5 @@ def test_a_kept_error_of_init_fn_keeps_no_copy_of_the_dataset(spawn: Spawn) -> N
     join_workers()
     gc.collect()
     assert error.args == (0,)
-    assert [copy() for copy in copies] == [None, None]
+    assert copies
+    assert not any(copy() for copy in copies)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
-from threadloader._batch.filling import ListFilling, SampleFilling
+from threadloader._batch.filling import ListFilling
 from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 from threadloader._order.tickets import PrefetchDepth
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from threadloader._batch.filling import Filling
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import Ring
-    from threadloader._layout.layout import Layout
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Layout, Output
 
 
 class Collation:
@@ -56,7 +55,6 @@ class Collation:
         self.ring = ring
         self.depth = PrefetchDepth()  # follows the bytes of its batches
         self._tensors = output == "torch"
-        self._convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
         collate: Callable[[Any], Any] = _torch.default_collate if self._tensors else numpy_collate
         convert_sample = _torch.default_convert if self._tensors else numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
@@ -68,30 +66,21 @@ class Collation:
         if not self.direct:
             self.function = convert_sample if collate_fn is None else collate_fn
         self._pin = pin
-        self._memory = partial(LeasedMemory, ring, self._convert) if memory is None else memory
-        self._direct_path = DirectPath(
-            self.function, self._memory, pin, self._convert if memory is None else None
-        )
+        convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
+        memory = partial(LeasedMemory, ring, convert) if memory is None else memory
+        self._direct_path = DirectPath(self.function, memory, pin)
 
     def is_made_of(self, collate_fn: Callable[[Any], Any] | None, output: Output) -> bool:
         """Whether these are the function and the output that it was made for."""
         return self._made_of[0] is collate_fn and self._made_of[1] == output
 
-    def path_at_once(self, rows: int) -> DirectPath | None:
-        """Return the direct path if a batch of ``rows`` samples may be made on it at once."""
-        path = self._direct_path
-        if not (self.direct and path.makes(rows)) or (self._tensors and _torch.is_extended()):
-            return None
-        return path
-
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""
-        if not self._batched:
-            return SampleFilling(self.function, self._pin)
         extended = self._tensors and _torch.is_extended()
         if self.direct and not extended and self._direct_path.admits_next():
             return DirectFilling(self._direct_path, rows)
-        return ListFilling(self.function, self._pin, default=self.direct)
+        single = not self._batched
+        return ListFilling(self.function, self._pin, default=self.direct, single=single)
 
 
 def _unchanged(array: Any) -> Any:

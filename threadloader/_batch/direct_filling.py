@@ -11,26 +11,20 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
-from threadloader._batch import memory as batch_memory
 from threadloader._batch.filling import DeviceBatch, Filling, call_collate
-from threadloader._batch.memory import StackedMemory
 from threadloader._fetch.array_rows import Rows
-from threadloader._layout.layout import infer
+from threadloader._layout import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.filling import CollateFailure
     from threadloader._batch.memory import BatchMemory
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
     from threadloader._torch.device import Device
 
 
 _NOTHING: Any = object()
-# A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are
-# written while they are still in a processor's cache, and do not take its memory twice.
-AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
 
@@ -41,13 +35,10 @@ class DirectPath:
         function: The default collate function, for batches that do not fit.
         memory: Makes the memory of a batch of so many rows.
         pin: Puts a batch of the collate function's into page-locked memory; None for nothing.
-        convert: Makes a part of a small batch of an array; None if all batches are to lie in
-            ``memory``.
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, lay_out, layout_of, layout_of_rows, note_fit, learn: worker.
-        makes, make: consumer.
+        layout_of, layout_of_rows, note_fit, learn: worker.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -57,12 +48,8 @@ class DirectPath:
         function: Callable[[Any], Any],
         memory: Callable[[Layout, int], BatchMemory],
         pin: Callable[[Any], Any] | None,
-        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.function = function
-        self._convert = convert
-        # Whether mixed dtypes become what torch makes of them; NumPy has rules of its own.
-        self.promotes = function is _torch.default_collate
         self.memory = memory
         self.pin = pin
         self._layout: Layout | None = None
@@ -75,58 +62,6 @@ class DirectPath:
         if pause > 0:
             self._pause = pause - 1
         return pause <= 0
-
-    @property
-    def learned(self) -> Layout | None:
-        """The layout that the next batch is expected to have; None for none."""
-        return self._layout
-
-    def makes(self, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples is expected to be one for `make`."""
-        layout = self._layout
-        if layout is None or self._convert is None or self._pause > 0:
-            return False
-        return layout.sizes(rows)[1] <= AT_ONCE_NBYTES
-
-    def nbytes(self, rows: int) -> int:
-        """Return the bytes of a batch that `make` has made."""
-        return 0 if self._layout is None else self._layout.sizes(rows)[1]
-
-    def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
-        """Return the batch of all its samples, alone; None if they do not fit the layout."""
-        layout = self._layout
-        memory = None if layout is None else self.lay_out(layout, samples)
-        if layout is None or memory is None:
-            return None
-        self.note_fit()
-        return (layout.batch(memory.take()),)
-
-    def lay_out(self, layout: Layout, samples: list[Any] | Rows) -> BatchMemory | None:
-        """Return memory with all samples of a batch in it; None if they do not fit a layout.
-
-        The layout is an argument, since another thread may learn another one at any moment.
-        """
-        rows = len(samples)
-        if isinstance(samples, Rows):
-            memory = self.memory(layout, rows)
-            fits = samples.write(layout, memory.fields, 0, rows)
-        elif self._convert is not None and self._stacks(layout, rows):
-            parts = layout.stack(samples)
-            nbytes = layout.sizes(rows)[1]
-            return None if parts is None else StackedMemory(parts, self._convert, nbytes)
-        else:
-            memory = self.memory(layout, rows)
-            fits = layout.write(samples, memory.fields, 0, promotes=self.promotes)
-        if fits:
-            return memory
-        memory.release()
-        return None
-
-    def _stacks(self, layout: Layout, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples lies in no slot, and is made at once of them all."""
-        if layout.has_tensors and not self.promotes:
-            return False
-        return layout.sizes(rows)[0] < batch_memory.SLOT_NBYTES
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
@@ -193,29 +128,10 @@ class DirectFilling(Filling):
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._object = samples
             return
-        if stop - start == self._rows and self._write_whole(samples):
-            return
         laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
         if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
             # Setting a key is atomic on both builds, and each ticket has a first row of its own.
             self._unwritten[start] = samples
-
-    def _write_whole(self, samples: list[Any]) -> bool:
-        """Write all rows in the layout that was learned; return False if the first has another.
-
-        That spares a look at the first.  Nobody else writes rows, so there is nothing to guard.
-        """
-        layout = self._path.learned
-        if layout is None:
-            return False
-        memory = self._path.lay_out(layout, samples)
-        if memory is not None:
-            self._laid_out, self.nbytes = (layout, memory), memory.nbytes
-        elif layout.fits(samples[0]):
-            self._unwritten[0] = samples
-        else:
-            return False
-        return True
 
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""
@@ -231,33 +147,19 @@ class DirectFilling(Filling):
         collate_fn: Callable[[Any], Any] | None = None,  # noqa: ARG002  # the default is used
     ) -> CollateFailure | None:
         """Collate the batch if some samples do not fit; see `Filling`."""
-        if self._left_out:
-            return self._finish_without()
-        if self._object is _NOTHING and self._write_rest():
+        left_out, rows = self._left_out, None
+        if self._object is _NOTHING and not left_out and self._write_rest():
             self._path.note_fit()
             return None
         samples = self._gather() if self._object is _NOTHING else self._object
         self.release()
-        self._path.learn(samples)
         self._object = _NOTHING
-        self._result, self.nbytes, failed = call_collate(
-            self._function, samples, self._pin, default=True
-        )
-        return failed
-
-    def _finish_without(self) -> CollateFailure | None:
-        """Make a batch of those rows that were not left out."""
-        rows = [row for row in range(self._rows) if row not in self._left_out]
-        samples, laid_out = self._gather(), self._laid_out
-        self.release()
-        self._rows = len(samples)
-        if not samples:
+        if not left_out:
+            self._path.learn(samples)
+        elif samples:
+            rows = [row for row in range(self._rows) if row not in left_out]
+        else:
             return None
-        if laid_out is not None:
-            layout, memory = self._lay_out(laid_out[0])
-            if layout.write(samples, memory.fields, 0):
-                return None
-            self.release()
         self._result, self.nbytes, failed = call_collate(
             self._function, samples, self._pin, default=True, rows=rows
         )

@@ -1,7 +1,7 @@
 """A batch that is being made: filled row by row, finished, then taken or copied to a device.
 
-Here are batches that a function makes of a list of samples, and single samples that are not
-collated.
+Here are batches that a function makes of a list of samples, and of a single one that is converted
+alone.
 """
 
 from __future__ import annotations
@@ -110,15 +110,29 @@ class Filling:
 
 
 class ListFilling(Filling):
-    """A batch that is collated from a list of its samples."""
+    """A batch that is collated from a list of its samples.
 
-    __slots__ = ("_default", "_parts")
+    Args:
+        function: Makes the batch.
+        pin: See `Filling`.
+        default: Whether the function is ours or torch's, and collates.
+        single: Whether it is called with the one sample, and not with a list of samples
+            (``batch_size=None``).
+    """
+
+    __slots__ = ("_default", "_parts", "_single")
 
     def __init__(
-        self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None, *, default: bool
+        self,
+        function: Callable[[Any], Any],
+        pin: Callable[[Any], Any] | None,
+        *,
+        default: bool,
+        single: bool,
     ) -> None:
         super().__init__(function, pin)
         self._default = default
+        self._single = single
         self._parts: dict[int, Any] = {}  # first row -> samples; see `Filling.write`
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
@@ -135,6 +149,8 @@ class ListFilling(Filling):
         samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
         rows = self._rows() if self._left_out else None
         self._parts.clear()
+        if self._single:
+            samples = samples[0]
         self._result, self.nbytes, failed = call_collate(
             function, samples, self._pin, default=self._default, rows=rows
         )
@@ -144,31 +160,6 @@ class ListFilling(Filling):
         """Return the rows that have samples."""
         starts = sorted(self._parts)
         return [start + row for start in starts for row in range(len(self._parts[start]))]
-
-
-class SampleFilling(Filling):
-    """A single sample, converted but not collated (``batch_size=None``)."""
-
-    __slots__ = ("_sample",)
-
-    def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
-        super().__init__(function, pin)
-        self._sample: Any = None
-
-    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
-        """Add samples; see `Filling`."""
-        self._sample = as_list(samples)[0]
-
-    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
-        """Collate; see `Filling`."""
-        if self._left_out:
-            return None
-        function = self._function if collate_fn is None else collate_fn
-        self._result, self.nbytes, failed = call_collate(
-            function, self._sample, self._pin, default=False
-        )
-        self._sample = None
-        return failed
 
 
 def call_collate(

@@ -92,8 +92,7 @@ def _collate_arrays(first: Any, batch: Sequence[Any]) -> Any:
 
 
 def _collate_tensors(_: Any, batch: Sequence[Any]) -> Any:
-    arrays = [part.detach().numpy() for part in batch]
-    return _collate_arrays(arrays[0], arrays)
+    return _torch.default_collate(list(batch)).detach().numpy()
 
 
 def _collate_mapping(first: Any, batch: Sequence[Any]) -> Any:

@@ -15,7 +15,6 @@ memory, and nobody ever waits for a slot: where none is free, a new one is made.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import deque
 from contextlib import suppress
@@ -34,12 +33,7 @@ if TYPE_CHECKING:
 
 
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
-HELD_NBYTES = 4 << 30  # bytes of delivered leaves from which on their keeper is told, once
 SLACK = 2  # a free slot serves leaves down to half its size, so that memory can shrink
-# Bytes of free slots that stay when no epoch goes on, so that the next one finds them warm: new
-# memory costs its first touch, about 0.2 ms a MiB (test machine, 3.11).  That is little of an epoch
-# whose window takes more than this.
-IDLE_NBYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +71,12 @@ class _Lease(weakref.ref[Any]):
 
 
 class _Note(weakref.ref[Any]):
-    """A weak reference to a delivered leaf whose slot the ring has forgotten."""
+    """A weak reference to what keeps the memory of a slot that the ring has forgotten."""
 
-    __slots__ = ("nbytes",)
+    __slots__ = ("delivered", "nbytes")
 
     nbytes: int
-
-
-# The rings of ordinary memory that keep free slots while no epoch goes on: that whose epoch ended
-# last, alone, so that a loader for training and one for validation, in turn, have one window of
-# memory between them.  Of the process, since memory is; appended to and popped, atomic on both
-# builds.  Page-locked slots stay with their ring: they are dear to make, and torch keeps them, too.
-_idle: deque[weakref.ref[Ring]] = deque()
+    delivered: bool
 
 
 def _allocate(nbytes: int) -> tuple[memoryview[Any], None]:
@@ -118,16 +106,15 @@ class Ring:
         1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
            through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
-        3. If no epoch goes on, free slots and those that are leased take ``_idle_nbytes`` at the
-           most, unless another thread held the lock as that ended: the next call of any method
-           looks.  All others that are in use are no slots any more.
+        3. If no epoch goes on, there are no slots, unless another thread held the lock as that
+           ended: the next `take`, `lease` or `release` looks.  Memory that is in use then is freed
+           with the last view of it.
 
     Threads:
         take, release, retire, statistics: shared.
         enter: planner.
         leave: shared, also from a finalizer; it waits for nobody.
         clear: shared.
-        warn_if_hoarded: consumer, where an exception loses nothing: a warning may be made one.
         lease: consumer only, so that the root array is made by the thread that consumes it (a
             free-threaded build finalises an object that died elsewhere only when its maker
             next runs).
@@ -147,52 +134,35 @@ class Ring:
         self._returning: Callable[[_Lease], None] = self._returned.append
         # Epochs that go on.  No lock: adding to a set, and discarding, is atomic on both builds.
         self._epochs: set[object] = set()
-        self._idle_nbytes = IDLE_NBYTES  # stored and loaded whole, on both builds
-        self.seems_hoarded = False  # to warn of, perhaps; read and set whole, by consumers
         # Re-entrant: a finalizer that comes up inside may end an epoch, begin one, or count.
         self._lock = RLock()
         # All below: guarded by _lock.
         self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
         self._leases: dict[Slot, _Lease] = {}
-        self._notes: list[_Note] = []  # of what was delivered, is alive, and is leased no more
+        self._notes: list[_Note] = []  # of slots that outlive their epoch, to count them
         self._takes = 0
         self._per_batch = 1  # slots, of the take before
         self._made = 0
-        self._warned = False
 
     def enter(self, epoch: object) -> None:
-        """Keep free slots for an epoch that begins; take over those of the epoch that ended last.
+        """Keep slots for an epoch that begins.
 
         Args:
             epoch: Anything that stands for it; `leave` is told the same.
         """
         self._epochs.add(epoch)
-        self._idle_nbytes = IDLE_NBYTES
-        if self._allocate is not _allocate:
-            return
-        taken = _take_over(self, 0)
-        self._free.extend([(self._takes, slot) for slot in taken])  # atomic on both builds
 
     def leave(self, epoch: object) -> None:
-        """Keep few free slots after the end of an epoch, unless another goes on.  Idempotent."""
-        if epoch in self._epochs:
-            self._epochs.discard(epoch)
-            if not (self._made or self._free or self._leases):
-                return  # small batches have no slots
-            if not self._epochs and self._allocate is _allocate:
-                _idle.append(weakref.ref(self))
-                _take_over(self, 1)
-        if not self._epochs:
+        """Keep no slots after the end of an epoch, unless another goes on.  Idempotent."""
+        self._epochs.discard(epoch)
+        if self._free or self._leases:  # small batches have no slots
             self._settle()
 
     def clear(self) -> None:
-        """Keep no free slot: what comes back is dropped, until an epoch begins."""
+        """Keep no slots until an epoch begins."""
         self._epochs.clear()
-        self._idle_nbytes = 0
-        dropped: list[Slot] = []
         with self._lock:
-            self._drain(dropped)
-            self._forget_leased(dropped)
+            dropped = self._forget()  # noqa: F841  # dropped after the lock is released
 
     def take(self, sizes: Sequence[int], holder: object) -> tuple[Slot, ...]:
         """Return slots that stay out of reuse while ``holder`` lives.
@@ -228,10 +198,6 @@ class Ring:
         """
         root = np.frombuffer(slot.memory, dtype=np.uint8)
         self._bind((slot,), root, delivered=True)
-        # Unlocked: the lengths are read whole on both builds, and a loop over batches holds no more
-        # than are kept free.
-        in_use = len(self._leases) + len(self._notes)
-        self.seems_hoarded = in_use > 4 * self.batches * self._per_batch and not self._warned
         return root
 
     def release(self, slots: Sequence[Slot]) -> None:
@@ -241,8 +207,7 @@ class Ring:
             for slot in slots:
                 self._come_back(slot)
             self._drop(dropped)
-        if not self._epochs:
-            self._settle()
+        self._settle()
 
     def retire(self, slots: Sequence[Slot]) -> None:
         """Never use or free slots again: nobody knows whether something still reads them."""
@@ -252,44 +217,23 @@ class Ring:
             for slot in slots:
                 self._leases.pop(slot, None)
 
-    def warn_if_hoarded(self) -> None:
-        """Tell a consumer that keeps far more batches than a loop over them would, once."""
-        if not self.seems_hoarded:
-            return
-        self.seems_hoarded = False
-        dropped: list[Slot] = []
-        with self._lock:
-            self._drain(dropped)
-            leases, notes = list(self._leases.items()), list(self._notes)
-        kept = [slot.nbytes for slot, lease in leases if lease.delivered]
-        kept += [note.nbytes for note in notes if note() is not None]
-        if sum(kept) < HELD_NBYTES:
-            return
-        self._warned = True
-        warnings.warn(
-            f"{len(kept)} large tensors or arrays of batches ({sum(kept) >> 20} MiB) are in use: "
-            "something keeps them, or views of them, and so their memory; keep copies of the "
-            "parts that are needed",
-            UserWarning,
-            stacklevel=4,
-        )
-
     def statistics(self) -> RingStatistics:
         """Count the slots in each state."""
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            made, free, free_nbytes = self._made, len(self._free), self._free_nbytes()
+            made, free = self._made, list(self._free)
             leases, notes = list(self._leases.items()), list(self._notes)
-        delivered = [slot.nbytes for slot, lease in leases if lease.delivered]
-        noted = [note.nbytes for note in notes if note() is not None]
+        used = [(slot.nbytes, lease.delivered) for slot, lease in leases]
+        used += [(note.nbytes, note.delivered) for note in notes if note() is not None]
+        leased = [nbytes for nbytes, delivered in used if delivered]
         return RingStatistics(
             made=made,
-            free=free,
-            free_bytes=free_nbytes,
-            filling=len(leases) - len(delivered),
-            leased=len(delivered) + len(noted),
-            leased_bytes=sum(delivered) + sum(noted),
+            free=len(free),
+            free_bytes=sum(slot.nbytes for _, slot in free),
+            filling=len(used) - len(leased),
+            leased=len(leased),
+            leased_bytes=sum(leased),
         )
 
     def _bind(self, slots: tuple[Slot, ...], holder: object, *, delivered: bool) -> None:
@@ -299,58 +243,42 @@ class Ring:
         with self._lock:
             for slot in slots:
                 self._leases[slot] = lease
-        if not self._epochs:  # nobody is going to look
-            self._settle()
-
-    def _give(self) -> list[Slot]:
-        """Return the free slots, which are the caller's then; none if an epoch needs them."""
-        locked: list[bool] = []
-        try:
-            if self._epochs or not _try(self._lock, locked):
-                return []
-            self._idle_nbytes = 0  # until an epoch begins
-            emptied: deque[tuple[int, Slot]] = deque()
-            free, self._free = self._free, emptied
-            return [slot for _, slot in free]
-        finally:
-            if locked and locked[0]:
-                self._lock.release()
+        self._settle()
 
     def _settle(self) -> None:
-        """Move what came back to FREE, and drop what is not to be kept, unless that must wait."""
+        """Forget all slots if no epoch goes on, unless that must wait.
+
+        A finalizer may be the caller, inside any lock, and whoever holds this one may be the same
+        thread, further out.
+        """
         locked: list[bool] = []
-        dropped: list[Slot] = []
+        dropped = None
         try:
-            if _try(self._lock, locked):
-                self._drain(dropped)
-                if not self._epochs:
-                    self._forget_leased(dropped)
+            if not self._epochs:
+                # By the same call as takes it: an interrupt comes before or after that.
+                locked.extend(map(self._lock.acquire, (False,)))
+                if locked[0] and not self._epochs:
+                    dropped = self._forget()  # noqa: F841  # after the lock is released
         finally:
             if locked and locked[0]:
                 self._lock.release()
 
-    def _forget_leased(self, dropped: list[Slot]) -> None:
-        """Forget leased slots that could not be kept; each is freed when its lease ends.
+    def _forget(self) -> tuple[Any, Any]:
+        """Return all slots, which are the caller's then.  Call with ``_lock`` held.
 
-        They are forgotten now, since nobody will look when the lease ends, and a callback in Python
-        can be interrupted.  Call with ``_lock`` held.
-
-        Args:
-            dropped: Gets the slots.
+        Each leased one is freed with its holder, as nobody will look when the lease ends; a lease
+        that is dropped calls nobody back.
         """
-        room = self._idle_nbytes - self._free_nbytes()
-        for slot, lease in list(self._leases.items()):
-            nbytes = slot.nbytes
-            if nbytes <= room:
-                room -= nbytes
-                continue
+        none: deque[tuple[int, Slot]] = deque()
+        free, self._free = self._free, none
+        leases, self._leases = self._leases, {}
+        for slot, lease in leases.items():
             holder = lease()
-            if holder is not None and lease.delivered:
+            if holder is not None:
                 note = _Note(holder, self._notes.remove)  # in C; a dead one equals itself alone
-                note.nbytes = nbytes
+                note.nbytes, note.delivered = slot.nbytes, lease.delivered
                 self._notes.append(note)
-            dropped.append(slot)
-            self._leases.pop(slot, None)
+        return free, leases
 
     def _drain(self, dropped: list[Slot]) -> None:
         """Move the slots whose leases ended to FREE.  Call with ``_lock`` held.
@@ -377,9 +305,6 @@ class Ring:
             del self._leases[slot]
             self._free.append(entry)
 
-    def _free_nbytes(self) -> int:
-        return sum(slot.nbytes for _, slot in list(self._free))
-
     def _drop(self, dropped: list[Slot]) -> None:
         """Drop free slots that are too many, or of no use any more, longest unused first."""
         while self._has_too_many():
@@ -391,9 +316,8 @@ class Ring:
         if not free:
             return False
         # None of the last batches needed it: their sizes have changed.
-        if len(free) > self.batches * self._per_batch or free[0][0] < self._takes - self.batches:
-            return True
-        return not self._epochs and self._free_nbytes() > self._idle_nbytes
+        unused = free[0][0] < self._takes - self.batches
+        return unused or len(free) > self.batches * self._per_batch
 
     def _best_free(self, nbytes: int) -> Slot | None:
         """Take the smallest free slot that fits and is not far too large."""
@@ -410,36 +334,6 @@ class Ring:
             with suppress(ValueError):  # a finalizer has taken it meanwhile
                 self._free.remove(best)
                 return best[1]
-
-
-def _try(lock: Any, locked: list[bool]) -> bool:
-    """Take a lock unless it is held; for where a finalizer may be the caller, inside any lock.
-
-    Whoever holds it may be this very thread, further out.
-
-    Args:
-        lock: The lock.
-        locked: Is empty, and told whether it was taken, by the same call as takes it: an interrupt
-            comes before or after that.
-    """
-    locked.extend(map(lock.acquire, (False,)))
-    return locked[0]
-
-
-def _take_over(ring: Ring, left: int) -> list[Slot]:
-    """Return the free slots of the rings in ``_idle`` but of some; they keep no others then.
-
-    Args:
-        ring: Whose own are left where they are.
-        left: How many rings stay in ``_idle``, those that came last.
-    """
-    slots: list[Slot] = []
-    while len(_idle) > left:
-        with suppress(IndexError):  # another thread was faster
-            other = _idle.popleft()()
-            if other is not None and other is not ring:
-                slots += other._give()  # noqa: SLF001  # of this module
-    return slots
 
 
 def _rounded(nbytes: int) -> int:

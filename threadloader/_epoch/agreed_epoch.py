@@ -16,7 +16,7 @@ from threadloader._epoch.epoch import Epoch
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._warnings import warn_user
-from threadloader._work.read_job import IterableBatch
+from threadloader._work.iterable_reader import IterableBatch
 from threadloader.errors import EmptyReplicaWarning, RankError
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -44,11 +43,9 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
-    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copier import Copier
-    from threadloader._work.counters import Deliveries
-    from threadloader._work.stats import Stats
-    from threadloader._work.workers import Workers
+    from threadloader._work.stats import Deliveries, Stats
+    from threadloader._work.workers import CallingThread, Workers
 
 
 FORKED = (
@@ -107,7 +104,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         begun: int = 0,
     ) -> None:
         end_thread_at_exit()
-        self._progress = progress = Progress(stats)
+        self._progress = progress = Progress(stats, copies=device is not None)
         TorchNames.__init__(self, settings, base_seed, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
         self._depth, self._ring = collation.depth, collation.ring
@@ -144,9 +141,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 name=settings.name,
                 copied=stats.copied,
             )
-        self._delivery: Copier | Progress = self._copier or progress
-        # Whether a batch may be taken: its copy has begun, or it is done.
-        self._has = attrgetter("done" if device is None else "arrived")
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
         # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
@@ -231,7 +225,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         take = count_as = failure = batch = None
         entered, tracer = perf_counter(), stages.tracer
         try:
-            if tracer is not None or self._ring.seems_hoarded or self._tally.must_warn:
+            if tracer is not None or self._tally.must_warn:
                 self._enter(tracer)
             with self._turn:
                 self._entered = entered
@@ -285,14 +279,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._signal()  # which dropping the iterator will not do again
         if self._threads is not None:
             self._threads.nudge()
-        if self._copier is not None:
-            self._copier.nudge()
 
     def _enter(self, tracer: Tracer | None) -> None:
         """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
         if tracer is not None:
             tracer.begin("next", self._progress.key)
-        self._ring.warn_if_hoarded()
         self._tally.warn()
 
     def _let_go(self, error: BaseException, count_as: Any, *, users: bool) -> None:
@@ -335,7 +326,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             RuntimeError: It takes longer than the timeout; the next call waits again.
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
-        made = batch = due = None
+        batch = due = None
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
@@ -345,11 +336,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 raise StopIteration
             self._check()
             self._look_at_objects()
-            if self._here and self._copier is None and not self._batches:
-                made = self._make_next()
-                if made is not None:
-                    self._counted.batches += 1
-                    return [made[0]].pop, made[1], None
+            if self._here and not (self._batches or self._progress.cancelled):
+                self._choose_maker()
             while due is None:
                 batch = self._wait_for_batch()
                 self._take_out(batch)
@@ -358,7 +346,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._feed.count(batch.count_as, returned=False)
             return due
         finally:
-            self = made = batch = due = DROPPED
+            self = batch = due = DROPPED
 
     def _check(self) -> None:
         """Raise an error where no batch can come."""
@@ -378,11 +366,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 raise self._closed()
             if head is None:
                 self._end()
-            if not (head.done and self._begun and self._copier is None):
-                if self._here and not self._draining and isinstance(head, OpenBatch):
-                    self._work_here(head)
-                if self._threads is not None or self._copier is not None:
-                    head = self._await(head)
+            mine = self._here and not (self._draining or head.done)
+            if mine and isinstance(head, OpenBatch):
+                self._work_here(head)
+            if not (head.done and (self._begun or self._here) and self._copier is None):
+                head = self._await(head)
             head = self._in_doubt(head)
             if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
                 self._counted.batches += 1
@@ -499,7 +487,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     patience.check(head, begun=self._begun)
             if isinstance(head, FailedBatch):
                 return head
-            return next(filter(self._has, self._deliverable(head)), head)
+            return next(filter(self._progress.has, self._deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
@@ -515,11 +503,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Wait for a batch that other threads make; return False if that takes too long."""
         if isinstance(head, FailedBatch):
             return True
-        tracer = None if self._has(head) else stages.tracer
+        tracer = None if self._progress.has(head) else stages.tracer
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            return self._delivery.wait(self._deliverable(head), seconds)
+            return self._progress.wait(self._deliverable(head), seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")
@@ -533,7 +521,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if not removed:
             raise self._closed()
         if isinstance(batch, OpenBatch):
-            if not self._has(batch):  # closed, and so it never comes
+            if not self._progress.has(batch):  # closed, and so it never comes
                 raise self._closed()
             tracer = stages.tracer
             if tracer is not None and not batch.exhausted:  # up to the end of `next`
@@ -563,7 +551,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return the delivery of a batch; None if it is empty."""
         if isinstance(batch, FailedBatch):
             return batch.take, None, batch.failure
-        if batch.skipped or batch.unread:
+        if batch.skipped:
             excess = self._tally.add(batch)
             # A sample too many that was left out is raised in the place of the batch.
             batch.failure = batch.failure or excess

@@ -16,8 +16,7 @@ from threadloader._ranks.share import Part, named_ranks
 from threadloader._resume import Lane
 from threadloader._threads.thread_group import SingleJob
 from threadloader._warnings import warn_user
-from threadloader._work.iterable_reader import IterableReader
-from threadloader._work.read_job import IterableBatch, read
+from threadloader._work.iterable_reader import IterableBatch, IterableReader, read
 from threadloader.errors import EmptyReplicaWarning, StateError
 
 if TYPE_CHECKING:
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
-    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copies import Worker
     from threadloader._work.open_batch import OpenBatch, Pipeline
     from threadloader._work.progress import Progress
-    from threadloader._work.workers import Workers
+    from threadloader._work.workers import CallingThread, Workers
 
 
 class IterableFeed:
@@ -67,7 +65,6 @@ class IterableFeed:
         first = position.turn + 1  # the one after that of the batch delivered last
         self._turns = deque(readers[first:] + readers[:first])
         self._used_up = False  # whether a replica is a generator that had ended before
-        self._shares = Shares(0 if position.restored else len(readers))
         self._position = position
         self._delivered_ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each reader's next batch
@@ -96,9 +93,6 @@ class IterableFeed:
 
     def draw_ahead(self, batches: int) -> None:
         """Do nothing: there is no sampler; see `SamplerFeed`."""
-
-    def make_next(self, *_: Any) -> None:
-        """Make nothing at once: a batch is read when it is worked on; see `SamplerFeed`."""
 
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `SamplerFeed`."""
@@ -143,7 +137,6 @@ class IterableFeed:
             return
         number = batch.reader.number
         self._in_flight[number] -= 1
-        self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
             return
         self._used_up |= batch.reader.used_up
@@ -178,7 +171,7 @@ class IterableFeed:
             return
         position = self._position
         position.finished = True
-        self._warn_of_shares()  # out of order a replica's end may come last
+        self._warn_of_replicas()
         if position.batches or position.restored or position.before == 0:
             return
         if self._used_up or (position.before and hasattr(self._dataset, "__next__")):
@@ -190,7 +183,6 @@ class IterableFeed:
     def _note_returned(self) -> None:
         """Count a batch that is returned, and warn if there are more than ``len(loader)`` said."""
         self._returned += 1
-        self._warn_of_shares()
         length = self._reported_length
         if length is None or self._returned <= length:
             return
@@ -207,10 +199,17 @@ class IterableFeed:
             )
         warn_user(msg)
 
-    def _warn_of_shares(self) -> None:
-        warning = self._shares.warning()
-        if warning is not None:
-            warn_user(warning, EmptyReplicaWarning)
+    def _warn_of_replicas(self) -> None:
+        """Warn of replicas that gave nothing, each of which has a thread for nothing.
+
+        The data is probably not shared out as it was meant to be.  If no other replica has given a
+        second batch, there is too little data to say so.
+        """
+        totals = [lane.total for lane in self._position.lanes]
+        empty = [number for number, total in enumerate(totals) if total == 0]
+        known = not (self._position.restored or None in totals)
+        if known and empty and max(totals) > 1:  # type: ignore[operator,type-var]  # none is None
+            warn_user(empty_replicas(empty, len(totals)), EmptyReplicaWarning)
 
     def _is_empty(self, share: Share) -> bool:
         """Whether no replica had a batch; they may have been left out, too, for other ranks."""
@@ -300,51 +299,16 @@ def _warn_of_reading_again(position: Position) -> None:
 MOST_NAMED = 8  # workers
 
 
-class Shares:
-    """Which replicas of an iterable dataset have given samples in an epoch.
-
-    A replica that gives none has a thread for nothing, and the data is probably not shared out as
-    it was meant to be.  If no other replica has a second batch, there is too little data to say so.
-
-    Args:
-        replicas: The number of replicas.
-
-    Threads:
-        all: consumer.
-    """
-
-    def __init__(self, replicas: int) -> None:
-        self._replicas = replicas
-        self._unknown = set(range(replicas))
-        self._empty: list[int] = []
-        self._enough = False  # whether a replica has given a second batch
-
-    def came(self, replica: int, number: int, *, exhausted: bool) -> None:
-        """Note a batch of a replica.
-
-        Args:
-            replica: The number of the replica.
-            number: The number of the batch in its replica, from 0.
-            exhausted: Whether there is no such batch, since the replica has come to its end.
-        """
-        if exhausted and number == 0 and replica in self._unknown:
-            self._empty.append(replica)
-        self._unknown.discard(replica)
-        self._enough |= number > 0 and not exhausted
-
-    def warning(self) -> str | None:
-        """Return the text of a warning of replicas without samples, once; None if it is not due."""
-        if self._unknown or not (self._empty and self._enough):
-            return None
-        empty, self._empty = sorted(self._empty), []
-        named = ", ".join(map(str, empty[:MOST_NAMED])) + ", ..." * (len(empty) > MOST_NAMED)
-        workers = "worker" if len(empty) == 1 else "workers"
-        return (
-            "replicas of the iterable dataset gave nothing to load while others did: "
-            f"{len(empty)} of {self._replicas} ({workers} {named}).  Each should give its own "
-            "share (see get_worker_info); where there are fewer shards than workers, use fewer "
-            "workers, or let one thread read and all others apply transform=f"
-        )
+def empty_replicas(empty: list[int], replicas: int) -> str:
+    """Return the text of a warning of replicas without samples."""
+    named = ", ".join(map(str, empty[:MOST_NAMED])) + ", ..." * (len(empty) > MOST_NAMED)
+    workers = "worker" if len(empty) == 1 else "workers"
+    return (
+        "replicas of the iterable dataset gave nothing to load while others did: "
+        f"{len(empty)} of {replicas} ({workers} {named}).  Each should give its own share (see "
+        "get_worker_info); where there are fewer shards than workers, use fewer workers, or let "
+        "one thread read and all others apply transform=f"
+    )
 
 
 def used_up(dataset: Any) -> str:

@@ -1,8 +1,7 @@
 """The samples that were left out of their batches: how many, and which.
 
 A batch is shortened, never refilled from later indices.  So its content follows from the order and
-the data alone, whatever the number of threads, and also after resuming.  The samples of an iterable
-dataset have no indices: there the next sample is read instead.
+the data alone, whatever the number of threads, and also after resuming.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -88,13 +88,10 @@ class Tally:
         Returns:
             One to raise: the first beyond the limit, or of a batch that other ranks need; or None.
         """
-        if not (batch.skipped or batch.unread):
-            return None
         plan = batch.plan
         excess = None
-        for failure in [*batch.unread, *sorted(batch.skipped, key=_row)]:
-            unread = any(failure is each for each in batch.unread)
-            index = plan.position + failure.row if unread else plan.index_of(failure.row)
+        for failure in sorted(batch.skipped, key=attrgetter("row")):
+            index = plan.index_of(failure.row)
             skipped = Skipped(plan.sequence, index, _text_of(failure.error))
             self._samples.add(skipped)
             self._position.skipped += 1
@@ -130,7 +127,3 @@ def _text_of(error: BaseException) -> str:
         text = str(error)
     name = type(error).__name__
     return shortened(f"{name}: {text}" if text else name, MAX_TEXT)
-
-
-def _row(failure: Failure) -> int:
-    return failure.row

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._layout.layout import infer
+from threadloader._layout import infer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from threadloader._layout.layout import Field, Layout
+    from threadloader._layout import Field, Layout
 
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.intp})  # as samplers yield them

@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import types
-from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -20,7 +19,11 @@ from threadloader._fetch.kinds import Kind, is_array, kind_of
 from threadloader._fetch.object_copy import Copied, ObjectCopier
 from threadloader._fetch.parts import CONTAINERS, LARGE, entries, parts, reached
 
-DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+DatasetCopy = Literal["auto", "shared", "deep"]
 
 # Of an array, from which on replicas of an iterable share it; and of one that may be indices.
 LARGE_BYTES, LARGE_INDEX_BYTES = 1 << 20, 1 << 26
@@ -34,20 +37,18 @@ def copy_dataset(
     Args:
         dataset: The user's dataset.
         how: ``"auto"`` copies objects, and shares the data and what refuses to be copied.
-            ``"shared"`` is the object itself.  ``"deep"`` is ``copy.deepcopy``, data included.  A
-            callable is called with the dataset.
+            ``"shared"`` is the object itself.  ``"deep"`` is ``copy.deepcopy``, data included.
         copied: Gets what is copied, for a collate function that refers to it.
         deep: Whether ``"auto"`` copies its containers, too, as of a transform.
 
     Raises:
-        Exception: What ``copy.deepcopy`` or the callable raises.
+        Exception: What ``copy.deepcopy`` raises.
     """
     copied = Copied() if copied is None else copied
-    if callable(how) or how == "shared":
-        twin = how(dataset) if callable(how) else dataset
+    if how == "shared":
         copied.has_generators = True  # for all that is known
-        copied[id(dataset)] = dataset, twin
-        return twin
+        copied[id(dataset)] = dataset, dataset
+        return dataset
     if how == "deep":
         return deep_copy(dataset, copied)
     try:

@@ -50,8 +50,8 @@ class Cancellable(Protocol):
     def cancelled(self) -> bool:
         """Whether no further sample is to be fetched."""
 
-    def fetching(self, left: list[Any], samples: list[Any]) -> None:
-        """Empty a list as soon as the epoch is cancelled, until `fetched`; see the samples grow."""
+    def fetching(self, left: list[Any]) -> None:
+        """Empty a list as soon as the epoch is cancelled, until `fetched`."""
 
     def fetched(self, left: list[Any]) -> None:
         """Leave a list alone."""
@@ -78,11 +78,6 @@ class Fetches:
     def __init__(self, dataset: Any, generators: OwnGenerators | None) -> None:
         self.dataset = dataset
         self._generators = generators
-
-    @property
-    def gathers(self) -> bool:
-        """Whether samples are rows of arrays, which are written without the user's code."""
-        return False
 
     def fetch(
         self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
@@ -170,11 +165,6 @@ class Fetcher(Fetches):
         position = batch.position + ticket.start
         return self._fetch_each(getitem_of(self.dataset), left, epoch, position, seed)
 
-    @property
-    def gathers(self) -> bool:
-        """Whether samples are rows of arrays; see `Fetches`."""
-        return self._arrays is not None
-
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""
         return type(plan.drawn) in (list, tuple) and _torch.has_getitem(self.dataset)
@@ -247,7 +237,7 @@ def call_each(
     """
     calls, left = len(arguments), iter(arguments)
     try:
-        epoch.fetching(arguments, results)  # a list that is emptied ends the loop over it
+        epoch.fetching(arguments)  # a list that is emptied ends the loop over it
         results.extend(map(function, left))
         if len(results) < calls and (argument := arguments[len(results) :][:1]):
             # A call raised StopIteration, which ended the loop, too, and is lost.  To call again

@@ -1,4 +1,4 @@
-"""What functions use that is not their worker's own, by their bytecode: `os.chdir`, a global.
+"""What functions use that is not their worker's own, by the names in their code: `os.chdir`, say.
 
 Only the program's own code is looked into, also where a function calls it by a name.
 """
@@ -16,7 +16,6 @@ from threadloader._fetch.single_owner import has_owner
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    import dis
     from collections.abc import Iterator
 
     from threadloader._fetch.object_copy import Copied, SharedPart
@@ -24,24 +23,20 @@ if TYPE_CHECKING:
 
 # Names of modules, and of what they have that threads share, and processes don't.
 _SHARED = {
-    "os": """chdir dup2 environ fchdir putenv sched_setaffinity setgid setuid umask unsetenv""",
+    "os": "chdir dup2 fchdir putenv setgid setuid umask unsetenv",
     "cv2": "setNumThreads setUseOptimized",
     "gc": "disable enable freeze set_threshold",
     "locale": "setlocale",
     "logging": "basicConfig disable",
     "resource": "setrlimit",
     "socket": "setdefaulttimeout",
-    "sys": "setrecursionlimit stderr stdout",
+    "sys": "setrecursionlimit",
     "torch": "set_default_dtype use_deterministic_algorithms",
     "warnings": "filterwarnings resetwarnings simplefilter",
 }
-_WRITES = {"STORE_SUBSCR", "DELETE_SUBSCR"}
-_ASSIGNED = {"stderr", "stdout"}  # which are read by all
 # Methods of objects that can be had in many ways, and are named like no others.
 _METHODS = {"cpu_affinity": "the process's affinity", "setLevel": "the level of a logger"}
-_CHANGES = {"update", "setdefault", "pop", "clear", "popitem"}
-_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF"}
-_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
+_BUILT_IN = {"posix": "os", "nt": "os"}  # modules that others take functions from
 
 
 def warn_of_process_wide(worker_init_fn: Any, *others: Any) -> None:
@@ -71,12 +66,12 @@ _looked_into: set[tuple[str, int]] = set()  # functions, by their files and line
 def _set_in(function: Any, *, also_globals: bool) -> str | None:
     """Return what a function sets for the whole process, and where; None for nothing."""
     for code, names in _codes_of(function):
-        mentions = any(set(table.split()).intersection(code.co_names) for table in _SHARED.values())
-        if "catch_warnings" in code.co_names or not (mentions or also_globals):
-            continue
-        found = _found_in(code, names, also_globals=also_globals)
-        if found is not None:
-            return f"{code.co_name} sets {found[0]} ({short_path(code.co_filename)}:{found[1]})"
+        found = _named_in(code, names)
+        if found is None and also_globals:
+            found = _global_set_in(code)
+        if found is not None and "catch_warnings" not in code.co_names:
+            where = f"{short_path(code.co_filename)}:{code.co_firstlineno}"
+            return f"{code.co_name} sets {found} ({where})"
     return None
 
 
@@ -159,61 +154,21 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
-def _found_in(
-    code: types.CodeType, names: dict[str, Any], *, also_globals: bool
-) -> tuple[str, int] | None:
-    """Return what a piece of code uses that concerns the whole process, and the line."""
-    local: dict[str, str] = {}  # names of modules that it imports itself
-    imported = module = ""
-    import dis  # noqa: PLC0415  # few functions need it
-
-    steps = list(dis.get_instructions(code))
-    line = code.co_firstlineno
-    for place, step in enumerate(steps):
-        kind, name, found = step.opname, step.argval, None
-        line = (step.positions and step.positions.lineno) or line
-        if kind == "STORE_GLOBAL" and also_globals:
-            found = f"the global {name}"
-        elif kind == "IMPORT_NAME":
-            imported = name
-        elif kind == "STORE_FAST":
-            local[name], imported = imported.partition(".")[0], ""
-        elif kind in _LOADS and isinstance(name, str):
-            value = names.get(name)
-            own = value.__name__ if isinstance(value, types.ModuleType) else None
-            module = own or local.get(name, "")
-            found = _listed(*_imported_as(value))
-        elif _is_used(kind, name, steps[place + 1 : place + 6]):
-            found = _listed(imported or module, name)
-        if found:
-            return found, line
+def _named_in(code: types.CodeType, names: dict[str, Any]) -> str | None:
+    """Return what a piece of code names that concerns the whole process."""
+    for name in code.co_names:
+        if name in _METHODS:
+            return _METHODS[name]
+        module = str(getattr(names.get(name), "__module__", ""))  # of what was imported by name
+        module = _BUILT_IN.get(module, module)
+        for each, listed in _SHARED.items():
+            if name in listed.split() and (each == module or each in code.co_names):
+                return f"{each}.{name}"
     return None
 
 
-def _imported_as(value: Any) -> tuple[str, str]:
-    """Return module and name of a function that was imported by its name."""
-    if not callable(value) or isinstance(value, type):
-        return "", ""
-    module = str(getattr(value, "__module__", "") or "")
-    module = {"posix": "os", "nt": "os", "_signal": "signal"}.get(module, module)
-    return module.removesuffix(".process"), str(getattr(value, "__name__", ""))
+def _global_set_in(code: types.CodeType) -> str | None:
+    import dis  # noqa: PLC0415  # few functions need it
 
-
-def _listed(module: str, name: str) -> str | None:
-    if name in _METHODS:
-        return _METHODS[name]
-    return f"{module}.{name}" if name in _SHARED.get(module, "").split() else None
-
-
-def _is_used(kind: str, name: Any, then: list[dis.Instruction]) -> bool:
-    """Whether an attribute counts, by the instructions after it.
-
-    ``os.environ`` counts if it is written, and the affinity if it is not the thread's own, 0.
-    """
-    if name in _ASSIGNED or kind not in _ATTRIBUTES:
-        return name in _ASSIGNED and kind == "STORE_ATTR"
-    if name == "sched_setaffinity":
-        return all(step.argval != 0 for step in then[:1])
-    return name != "environ" or any(
-        step.opname in _WRITES or step.argval in _CHANGES for step in then[:3]
-    )
+    steps = (step for step in dis.get_instructions(code) if step.opname == "STORE_GLOBAL")
+    return next((f"the global {step.argval}" for step in steps), None)

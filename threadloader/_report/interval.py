@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from operator import sub
 
-from threadloader._work.counters import DIGIT, STEPS, VALUES, Sums
+from threadloader._work.stats import DIGIT, STEPS, VALUES, Sums
 
 
 @dataclass(frozen=True, slots=True)

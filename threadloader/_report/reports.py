@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from threadloader._report.verdict import Verdict
     from threadloader._tuning.tuner import Tuner
-    from threadloader._work.counters import Deliveries
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Deliveries, Stats
 
 
 class Reports:

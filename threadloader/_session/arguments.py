@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
-    from threadloader._layout.leaves import Output
+    from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Session
     from threadloader._torch.device import TargetDevice
@@ -393,7 +393,7 @@ def _as_given(_: str, value: Any) -> Any:
 ARGUMENTS: Mapping[str, Check] = {
     "prefetch": _count(1, optional=True),
     "output": _checked_output,
-    "dataset_copy": _choice("auto", "shared", "deep", function=True),
+    "dataset_copy": _choice("auto", "shared", "deep"),
     "transform": checked_function,
     "seed": _checked_seed,
     "isolate_rng": _as_given,

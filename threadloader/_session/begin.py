@@ -30,8 +30,7 @@ from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import length_of
 from threadloader._resume import has_ended
 from threadloader._session.session import LastEpoch
-from threadloader._work.calling_thread import CallingThread
-from threadloader._work.workers import may_draw
+from threadloader._work.workers import CallingThread, may_draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._batch.collate import Collation
+from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
 from threadloader._order.ranks import epoch_of
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from threadloader._batch.ring import RingStatistics
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
-    from threadloader._layout.layout import Layout
+    from threadloader._layout import Layout
     from threadloader._order.samplers import KnownOrder
     from threadloader._ranks.share import Share
     from threadloader._report.interval import Interval
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from threadloader._session.state import State
     from threadloader._settings import Settings
     from threadloader._tuning.tuner import Tuner
-    from threadloader._work.counters import Sums
+    from threadloader._work.stats import Sums
     from threadloader._work.workers import Workers
 
 
@@ -382,16 +383,10 @@ def new_collation(settings: Settings, ring: Ring) -> Collation:
     """Return what makes batches of samples, in slots of a ring."""
     memory: Callable[[Layout, int], BatchMemory] | None = None
     pin = _torch.pinned if settings.pinned else None
-    if settings.device is not None or settings.pinned:
-        from threadloader._batch.pinned_memory import (  # noqa: PLC0415  # only needed here
-            PinnedMemory,
-            StagingMemory,
-        )
-
-        if settings.device is not None:
-            memory, pin = partial(StagingMemory, ring), settings.device.pin
-        elif settings.output == "torch":
-            memory = PinnedMemory
+    if settings.device is not None:
+        memory, pin = partial(StagingMemory, ring), settings.device.pin
+    elif settings.pinned and settings.output == "torch":
+        memory = PinnedMemory
     return Collation(
         settings.collate_fn,
         output=settings.output,

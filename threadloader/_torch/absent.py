@@ -46,7 +46,7 @@ default_generator = draw_shared_seed = open_rank_store = rank_and_world = _nothi
 restore_grad = teach_random = use_threads = _nothing
 is_extended = is_module = is_shared = is_subset = permutes = _no
 as_iterable_dataset = unwrapped = _itself
-array_of = dense_nbytes = stack_into = stacked = tensor_of = _missing
+array_of = dense_nbytes = stack_into = tensor_of = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
 generator_state = permutations = prepare_pipe = set_generator_state = _missing
 get_worker_info = teach_worker_info = teach_num_threads = _missing

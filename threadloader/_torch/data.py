@@ -72,7 +72,6 @@ __all__ = [
     "prepare_pipe",
     "rank_and_world",
     "stack_into",
-    "stacked",
     "tensor_of",
     "tensors_in",
     "unwrapped",
@@ -218,17 +217,16 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
         return None
 
 
-def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool) -> bool:
+def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any]) -> bool:
     """Write tensors into an array; return False if they do not fit.
 
     They are not broadcast.  One that is not dense, or in the memory of a device, or that requires
-    grad, does not fit, and neither does one of another dtype, unless ``promotes``.
+    grad, does not fit, and neither does one of another dtype, unless torch makes a batch of the
+    array's of them.
 
     Args:
         tensors: At least one.
         rows: The array, ``(len(tensors), *shape)``; some of it may be written in any case.
-        promotes: Whether some may have another dtype, if torch makes a batch of this one of them
-            all: it saves a look at each.
     """
     first, out = tensors[0], torch.from_numpy(rows)
     # stack() compares the shapes with one another only, and would resize what it writes into.  All
@@ -236,7 +234,7 @@ def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool)
     if first.dtype != out.dtype or first.shape != out.shape[1:] or not first.is_cpu:
         return False
     try:
-        if promotes and first.nbytes <= SMALL_NBYTES:
+        if first.nbytes <= SMALL_NBYTES:
             stacked = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
             if stacked.dtype != out.dtype or stacked.requires_grad or not _is_plain(stacked):
                 return False
@@ -248,21 +246,6 @@ def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool)
     except RuntimeError:  # also NotImplementedError
         return False
     return True
-
-
-def stacked(tensors: Sequence[Tensor], nbytes: int) -> Tensor | None:
-    """Return what `default_collate` makes of tensors; None if that has another size, or fails.
-
-    Args:
-        tensors: At least one; the first is no subclass of `Tensor`.
-        nbytes: Of the result.
-    """
-    try:
-        made = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
-        # As where tensors are stacked into given memory, whatever strides they have.
-        return made.contiguous() if made.nbytes == nbytes else None
-    except (RuntimeError, TypeError):  # default_collate will raise it again
-        return None
 
 
 def _is_plain(tensor: Tensor) -> bool:

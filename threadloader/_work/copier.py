@@ -20,20 +20,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.failure import failure_of_copy
+from threadloader._fetch.failure import failure_of_copy, strip_all
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.pool import Pool
 from threadloader._threads.thread_group import SingleJob
-from threadloader._threads.waiting import Tokens, wait_until
 from threadloader._trace import stages
-from threadloader.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._threads.thread_group import ThreadGroup
@@ -68,14 +65,13 @@ class Copier:
         name: Prefix of the thread's name.
         copied: Told the seconds that it took to begin each copy.
 
-    Invariants, whenever ``_lock`` is not held:
+    Invariants:
         1. Of a batch that has arrived only ``on_device`` changes, when the consumer takes it.
 
     Threads:
-        start, put, wait, take, drop, end, take_error: consumer.
+        start, put, take, drop, end, take_error: consumer.
         wake: shared, also from a finalizer; it takes no lock.
-        nudge, join: shared.
-        arrived: copier.
+        join: shared.
         failed: copier, or the thread that starts it.
     """
 
@@ -99,15 +95,11 @@ class Copier:
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.wake = progress.on_change = partial(self.inbox.put, None)
-        self._tokens: Tokens = SimpleQueue()  # wake the consumer
         # Not the method itself, which would lead back here.
         failed = partial(_failed, weakref.ref(self))
         self._pool: Pool[None] = Pool(
             1, name, _enter, role="copier", failed=failed, exit_seconds=EXIT_SECONDS
         )
-        self._lock = Lock()
-        # All below, and whether a batch has arrived: guarded by _lock.
-        self._awaited: Sequence[OpenBatch] = ()
 
     @property
     def thread_group(self) -> ThreadGroup[None]:
@@ -127,37 +119,6 @@ class Copier:
         """Return the error that ended the thread, once; None if there is none."""
         error, self._error = self._error, None
         return error
-
-    def wait(self, batches: Sequence[OpenBatch], timeout: float | None = None) -> bool:
-        """Wait until the copy of any of ``batches`` has begun, or the epoch is closed.
-
-        Args:
-            batches: The batches; one that failed is not waited for.
-            timeout: Seconds; None waits for ever.
-
-        Returns:
-            False if it takes too long.
-        """
-        # Unlocked first: one attribute load each, and a batch that has arrived stays so.
-        if any(batch.arrived for batch in batches):
-            return True
-
-        def reached() -> bool:
-            return self.progress.cancelled or any(batch.arrived for batch in batches)
-
-        try:
-            with self._lock:  # otherwise one could arrive in between, and wake nobody
-                self._awaited = batches
-            return wait_until(reached, self._tokens, timeout)
-        finally:
-            self._awaited = ()
-
-    def arrived(self, batch: OpenBatch) -> None:
-        """Note that the copy of a batch has begun, or that it failed."""
-        with self._lock:
-            batch.arrived = True
-            if batch in self._awaited:
-                self._tokens.put(None)
 
     def take(self, batch: OpenBatch) -> DeviceBatch:
         """Return a batch that arrived without a failure, for the calling thread's stream.
@@ -184,17 +145,13 @@ class Copier:
         """End the thread: all batches have arrived."""
         self.inbox.put(_END)
 
-    def nudge(self) -> None:
-        """Wake whoever waits for a batch, to see that the epoch is closed."""
-        self._tokens.put(None)
-
     def failed(self, error: BaseException) -> None:
-        """Note the error that ends the thread."""
+        """Note the error that ends the thread, of a device that is lost say, and so the epoch."""
+        strip_all(error)
         with suppress(BaseException):  # an error that refuses notes
             error.add_note("the copier could not run")
         self._error = error
         self.progress.close()
-        self.nudge()
 
     def stop(self) -> None:
         """Let the thread end after what it does now."""
@@ -219,25 +176,18 @@ def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # one thread
 
 
 def _run(copier: Copier, worker: None) -> None:  # noqa: ARG001
-    """Copy batches until the epoch is closed; an error of the device becomes that of its batch.
+    """Copy batches until the epoch is closed.
 
     Args:
         copier: Whose thread this is, for this one job.
         worker: None, from the pool.
     """
-    loop = None
+    loop = _CopyLoop(copier)
     try:
-        loop = _CopyLoop(copier)
         copier.device.adopt()
-        loop.run()
-    except BaseException as error:  # handed to the consumer
-        if loop is None:
-            raise  # which ends the thread: see `Copier.failed`
-        BaseException.with_traceback(error, None)
-        loop.fail(error)
+        loop.run()  # an error ends the thread: see `Copier.failed`
     finally:
-        if loop is not None:
-            loop.end()
+        loop.end()
         copier.stop()
         del loop
 
@@ -268,26 +218,6 @@ class _CopyLoop:
                 self._waiting.append(message)
             del message
             self._copy_ready()
-
-    def fail(self, error: BaseException) -> None:
-        """Fail every batch that is done, instead of copying it, until the epoch is closed."""
-        copier, first = self._copier, error
-        while not copier.progress.cancelled:
-            for batch in [batch for batch in self._waiting if batch.done]:
-                if batch.failure is None and not batch.empty:
-                    batch.failure = failure_of_copy(error, batch.plan, copier.device)
-                    # The first batch has the device's own error.
-                    error = DeviceError(f"the device failed before: {first!r}")
-                    error.__cause__ = first
-                self._waiting.remove(batch)
-                copier.arrived(batch)
-                del batch
-            message = copier.inbox.get()
-            if message is _END:
-                return
-            if message is not None and not isinstance(message, _BatchTaken):
-                self._waiting.append(message)
-            del message
 
     def end(self) -> None:
         """Wait for the copies under way, and give back all slots."""
@@ -322,7 +252,7 @@ class _CopyLoop:
             if batch.failure is None and not batch.empty:
                 self._copy(batch)
             self._waiting.remove(batch)
-            self._copier.arrived(batch)
+            self._copier.progress.arrived(batch)
             if len(self._copying) > self._copier.room:
                 self._finish_oldest()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.loaded import Change
     from threadloader._fetch.object_copy import SharedPart
     from threadloader._settings import Settings
-    from threadloader._work.counters import Counters
+    from threadloader._work.stats import Counters
 
 
 class Original(NamedTuple):
@@ -65,13 +65,8 @@ def original_of(settings: Settings, opened: list[Change]) -> Original:
 
 
 def copies_of(original: Original) -> Original:
-    """Return a worker's own copies.
-
-    Where ``dataset_copy`` is a function of the user's, it was called for this worker at ``iter()``.
-    """
+    """Return a worker's own copies."""
     how, own = original.how, original.copied.own_generators
-    if callable(how):
-        return original
     copied, again = Copied(own_generators=own), Copied(own_generators=own)
     twin = copy_dataset(original.dataset, how, copied)
     collate_fn = original.collate_fn
@@ -87,7 +82,7 @@ def copies_of(original: Original) -> Original:
 def users_objects(original: Original, settings: Settings) -> Copied:
     """Return the user's objects that were copied, as the keys of `Original.copied` lead to them.
 
-    Of deep copies, and of those that a function of the user's makes, it is the first object alone.
+    Of deep copies it is the first object alone.
     """
     if settings.dataset_copy == "auto":
         return original.copied
@@ -98,18 +93,9 @@ def users_objects(original: Original, settings: Settings) -> Copied:
     return own
 
 
-def exchanged(settings: Settings) -> Original:
-    """Return what kept workers copy of a collate function that was exchanged since they began."""
-    dataset = _torch.unwrapped(settings.dataset)
-    return Original(dataset, settings.collate_fn, None, settings.dataset_copy, Copied())
-
-
 def _collate_fn(settings: Settings, copied: Copied) -> Any:
-    return _collate_copy(settings.collate_fn, settings.dataset_copy, copied)
-
-
-def _collate_copy(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
     """Return a copy of a collate function; None where there is nothing to copy."""
+    collate_fn, how = settings.collate_fn, settings.dataset_copy
     if collate_fn is None or collate_fn is _torch.default_collate:
         return None
     twin = seeded(copy_function(unseeded(collate_fn), how, copied), copied)
@@ -195,11 +181,6 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
     if how == "deep":
         twin, bound = deep_copy((dataset, init_fn), copied)
         return twin, bound
-    if callable(how):
-        twin = copy_dataset(dataset, how, copied)
-        if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
-            init_fn = init_fn.__func__.__get__(twin)
-        return twin, init_fn
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
         twin, bound = deep_copy((dataset, init_fn), copied, large_data(dataset))
         return twin, bound
@@ -228,10 +209,8 @@ class Worker:
     """
 
     __slots__ = (
-        "_collate_fn",
-        "_exchanged",
-        "_exchanged_fn",
         "adopt",
+        "collate_fn",
         "copied",
         "counters",
         "fetcher",
@@ -255,21 +234,4 @@ class Worker:
         self.fetcher = fetcher
         self.copied = copied
         self.adopt = adopt
-        self._collate_fn = collate_fn
-        self._exchanged: Original | None = None
-        self._exchanged_fn: Any = None
-
-    def collate_fn(self, exchanged: Original | None) -> Any:
-        """Return its copy of an epoch's collate function; None for the user's own.
-
-        Args:
-            exchanged: Has the function, if it is another one than when the worker began.
-        """
-        if exchanged is None:
-            return self._collate_fn
-        if exchanged is not self._exchanged:
-            copied = Copied()
-            copied[id(exchanged.dataset)] = exchanged.dataset, self.fetcher.dataset
-            self._exchanged_fn = _collate_copy(exchanged.collate_fn, exchanged.how, copied)
-            self._exchanged = exchanged
-        return self._exchanged_fn
+        self.collate_fn = collate_fn

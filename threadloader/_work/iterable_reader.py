@@ -1,18 +1,23 @@
-"""One pass over an iterable dataset: its samples, in the order in which it gives them.
+"""One pass over an iterable dataset: its samples in order, and the job of reading a batch of them.
+
+    read its samples -> begin the batch -> collate it here, or hand it on to the other threads
 
 The pass can begin in the middle, from a saved state: the dataset is brought there by its own state,
-or what was delivered before is read again, and left out.
+or what was delivered before is read again, and left out.  A replica belongs to one worker, whose
+thread alone reads it.  The same thread collates what it read, or other threads take tickets of it,
+to apply a transform.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from inspect import isgenerator
-from types import FunctionType
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.failure import error_to_raise
+from threadloader._fetch.failure import failure_of
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.tickets import PlannedBatch
 from threadloader._ranks.share import asked
 from threadloader._resume import (
     Checkpoint,
@@ -27,19 +32,22 @@ from threadloader._resume import (
     snapshot_between,
     states_of,
 )
+from threadloader._threads.debugging import TURNS
 from threadloader._threads.worker_info import in_part, in_pass
-from threadloader.errors import StateError
+from threadloader._trace import stages
+from threadloader._work.open_batch import OpenBatch, work_here
+from threadloader.errors import ClosedError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from threadloader._fetch.fetcher import Cancellable
     from threadloader._ranks.share import Part
     from threadloader._resume import Position
     from threadloader._settings import Settings
-
-
-MOST_ERRORS = 100  # left out of one batch: an iterable may never give a sample again
+    from threadloader._work.copies import Worker
+    from threadloader._work.open_batch import Pipeline
+    from threadloader._work.progress import Progress
 
 
 class IterableReader:
@@ -84,12 +92,10 @@ class IterableReader:
         self._continues = settings.shares_dataset or settings.persistent_workers
         # Whether to save the replica's state in the lane before it is read.
         self._saves_start = position.broken_off
-        self._on_error = settings.on_error
         self._pass_seed = pass_seed
         self._part = part
         self._in_pass = in_pass
         self._is_new = False  # whether the dataset is a part that was made for this pass
-        self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before the saved one was restored
         # Whether the dataset is its own iterator, and was brought into the middle of a pass.
         self._resumed_in_pass = False
@@ -185,7 +191,6 @@ class IterableReader:
         return self._read(epoch)
 
     def _read(self, epoch: Cancellable) -> list[Any] | None:
-        self.skipped = []
         if self._iterator is None:
             self.checkpoint = self._end_checkpoint
             return None
@@ -193,9 +198,8 @@ class IterableReader:
         samples: list[Any] = []
         iterator = self._iterator
         try:
-            while len(samples) < rows and not epoch.cancelled:
-                # A generator may begin another's pass in its turn.
-                self._in_pass(self._pass_seed, self._take, samples, rows, epoch)
+            # A generator may begin another's pass in its turn.
+            self._in_pass(self._pass_seed, self._take, samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
@@ -224,38 +228,13 @@ class IterableReader:
         return samples
 
     def _take(self, samples: list[Any], rows: int, epoch: Cancellable) -> None:
-        """Add samples up to ``rows``, or up to one that can't be read and is left out."""
+        """Add samples up to ``rows``."""
         iterator: Any = self._iterator
         try:
             while len(samples) < rows and not epoch.cancelled:
                 samples.append(next(iterator))
-        except StopIteration:
-            raise
-        except Exception as error:
-            if not self._leaves_out(iterator, len(samples), error):
-                raise
         finally:
             samples = DROPPED  # the error keeps this frame
-
-    def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
-        """Whether to read on after an error, without the sample that could not be read.
-
-        Only an iterator written as a class can: a generator has ended, and so has any iterator that
-        reads from it.
-        """
-        can_go_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
-        if len(self.skipped) >= MOST_ERRORS:
-            can_go_on = False
-            with suppress(Exception):  # it may refuse notes
-                error.add_note(f"after {MOST_ERRORS} others that were left out of one batch")
-        if not can_go_on:
-            return False
-        raised = error_to_raise(self._on_error, error, self.position + row)
-        if raised is not None and raised is not error:
-            raise raised
-        if raised is None:
-            self.skipped.append((row, error))
-        return raised is None
 
     def _make_next_pass_whole(self) -> None:
         """Restore the dataset's own state at the end of a pass that began in the middle."""
@@ -293,3 +272,94 @@ class IterableReader:
                 )
                 self._stop, self._ahead = 0, set()
                 raise StateError(msg) from failed
+
+
+class IterableBatch(OpenBatch):
+    """A batch of an iterable dataset, whose samples are read by a job.
+
+    Threads:
+        as `OpenBatch`; begin: the worker that reads.
+    """
+
+    __slots__ = ("checkpoint", "follows_failure", "number", "reader")
+
+    def __init__(
+        self,
+        sequence: int,
+        reader: IterableReader,
+        number: int,
+        pipeline: Pipeline,
+        progress: Progress,
+    ) -> None:
+        unread = PlannedBatch(sequence, (), None, label="row")
+        super().__init__(unread, pipeline, progress, begin=False)
+        self.reader = reader
+        self.number = number  # among the batches of its reader
+        self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
+        self.follows_failure = False  # whether the reading of the one before has failed
+
+    @property
+    def count_as(self) -> IterableBatch:
+        """Itself; see `OpenBatch`."""
+        return self
+
+
+def read(
+    worker: Worker, batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None = None
+) -> None:
+    """Read one batch.
+
+    Args:
+        worker: The one that reads.
+        batch: The batch.
+        hand_on: Takes the batch when it was read; None: the thread that read it collates it.
+    """
+    samples = plan = None
+    counters, progress = worker.counters, batch.progress
+    try:
+        if progress.cancelled:
+            return
+        worker.adopt()
+        counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
+        timing = counters.begin_timing() if started >= counters.timing_due else None
+        samples = _samples(batch)
+        batch.checkpoint = batch.reader.checkpoint
+        counters.fetch_seconds += (read := perf_counter()) - started
+        if timing is not None:
+            counters.timed(read, timing)
+        rows = range(len(samples or ()))
+        position = batch.reader.position - len(rows)
+        plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
+        if samples is None:
+            batch.plan, batch.exhausted = plan, True
+            batch.follows_failure = batch.reader.failed
+            progress.collated(batch, None)
+            return
+        batch.reader.failed = False
+        batch.begin(plan)
+        if hand_on is None:
+            work_here(worker, batch)
+        else:
+            with suppress(ClosedError):  # the other threads have ended: nobody waits for it
+                hand_on(batch)
+    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        batch.reader.failed = True
+        progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
+    finally:
+        if TURNS.taken:
+            TURNS.leave()
+        samples = plan = counters.task = None
+        batch = progress = hand_on = DROPPED
+
+
+def _samples(batch: IterableBatch) -> list[Any] | None:
+    """Return the samples of a batch; see `IterableReader.read`."""
+    tracer = stages.tracer
+    try:
+        if tracer is not None:
+            tracer.begin("read", batch.progress.key, batch.plan.sequence)
+        return batch.reader.read(batch.progress)
+    finally:
+        if tracer is not None:
+            tracer.end("read")
+        batch = DROPPED

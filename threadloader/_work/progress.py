@@ -6,8 +6,9 @@ This module knows every epoch that goes on, to cancel all of them when the inter
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter
 from queue import SimpleQueue
-from threading import Lock, get_ident
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +28,17 @@ class Awaited:
     """A batch that the consumer may wait for.
 
     Threads:
-        all: guarded by its `Progress`, except for an unlocked read of ``done``.
+        all: guarded by its `Progress`, except for an unlocked read of ``done`` and ``arrived``.
     """
 
-    __slots__ = ("done", "failure", "missing")
+    __slots__ = ("arrived", "done", "failure", "missing")
 
     missing: int  # rows
 
     def __init__(self) -> None:
         self.done = False
+        # Where there is a copier: whether the copy has begun, or the batch failed.
+        self.arrived = False
         self.failure: Failure | None = None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
@@ -71,6 +74,7 @@ class Progress:
 
     Args:
         loader: See `EpochKey`.
+        copies: Whether a batch is delivered once it has arrived, not when it is done.
 
     Invariants, whenever ``_lock`` is not held:
         1. A batch that is done has no running ticket, and never changes again.
@@ -79,14 +83,14 @@ class Progress:
         begun: planner, or the worker that has read the batch.
         share: any.
         finished, collated: worker.
+        arrived: copier.
         wait, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
         fetching, fetched: worker.
-        fetched_by: shared.
         reached_at: consumer, after a wait.
     """
 
-    def __init__(self, loader: object = None) -> None:
+    def __init__(self, loader: object = None, *, copies: bool = False) -> None:
         _epochs.add(self)
         self.key: EpochKey = loader, next(_numbers)  # in traces
         self.threads = 1  # that share the work; set by the consumer
@@ -94,8 +98,10 @@ class Progress:
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.
         self.on_change: Callable[[], None] | None = None
+        # Whether a batch may be delivered.
+        self.has: Callable[[Awaited], bool] = attrgetter("arrived" if copies else "done")
         self._tokens: Tokens = SimpleQueue()  # wake the consumer
-        self.reached_at = 0.0  # on the clock: when a batch that was waited for was done
+        self.reached_at = 0.0  # on the clock: when a batch that was waited for could be delivered
         self._lock = Lock()
         # All below, and the progress of each open batch: guarded by _lock.
         self._awaited: Sequence[Awaited] = ()
@@ -103,9 +109,9 @@ class Progress:
         # The ids of batches that were begun and are not done.  Not guarded by the lock, for which
         # planner and workers would compete: adding and discarding are atomic on both builds.
         self._open: set[int] = set()
-        # The indices of running tickets, by their ids: emptied by `cancel`.  With them the samples
-        # so far, and the thread.  Setting, popping and copying are atomic on both builds.
-        self._left: dict[int, tuple[list[Any], list[Any], int]] = {}
+        # The indices of running tickets, by their ids: emptied by `cancel`.  Setting, popping and
+        # copying are atomic on both builds.
+        self._left: dict[int, list[Any]] = {}
 
     def begun(self, batch: object) -> None:
         """Note a batch that workers may work on now."""
@@ -119,30 +125,18 @@ class Progress:
     def cancel(self) -> None:
         """Have no further sample fetched."""
         self.cancelled = True
-        for left, _, _ in self._left.copy().values():
+        for left in self._left.copy().values():
             left.clear()
 
-    def fetching(self, left: list[Any], samples: list[Any]) -> None:
-        """Have the indices of a ticket emptied as soon as the epoch is cancelled.
-
-        Args:
-            left: The indices.
-            samples: Grows by each sample that is fetched.
-        """
-        self._left[id(left)] = left, samples, get_ident()
+    def fetching(self, left: list[Any]) -> None:
+        """Have the indices of a ticket emptied as soon as the epoch is cancelled."""
+        self._left[id(left)] = left
         if self.cancelled:  # it may have been before they were set
             left.clear()
 
     def fetched(self, left: list[Any]) -> None:
         """Note the end of a ticket."""
         self._left.pop(id(left), None)
-
-    def fetched_by(self, thread: int) -> int | None:
-        """Return how many samples of its ticket a thread has fetched; None if it fetches none."""
-        for _, samples, fetches in self._left.copy().values():
-            if fetches == thread:
-                return len(samples)
-        return None
 
     def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
         """Count the rows of a ticket; return whether the batch is now to be collated."""
@@ -163,8 +157,14 @@ class Progress:
             higher = batch.keep_lowest(failure)  # noqa: F841  # dropped after the lock is released
             self._mark_done(batch)
 
+    def arrived(self, batch: Awaited) -> None:
+        """Note that the copy of a batch has begun, or that it failed."""
+        with self._lock:
+            batch.arrived = True
+            self._wake_for(batch)
+
     def wait(self, batches: Sequence[Awaited], timeout: float | None = None) -> bool:
-        """Wait until any of ``batches`` is done, or the epoch is closed.
+        """Wait until any of ``batches`` may be delivered, or the epoch is closed.
 
         Args:
             batches: The batches.
@@ -174,14 +174,14 @@ class Progress:
             False if it takes too long.
         """
         # Unlocked first: one attribute load each, and a batch that is done stays so.
-        if any(batch.done for batch in batches):
+        if any(map(self.has, batches)):
             return True
 
         def reached() -> bool:
-            return self.cancelled or any(batch.done for batch in batches)
+            return self.cancelled or any(map(self.has, batches))
 
         try:
-            with self._lock:  # otherwise one could be done in between, and wake nobody
+            with self._lock:  # otherwise one could come in between, and wake nobody
                 self._awaited = batches
             return wait_until(reached, self._tokens, timeout)
         finally:
@@ -200,11 +200,14 @@ class Progress:
     def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
-        if batch in self._awaited:
-            self.reached_at = perf_counter()
-            self._tokens.put(None)
+        self._wake_for(batch)
         if self.on_change is not None:
             self._report()
+
+    def _wake_for(self, batch: Awaited) -> None:
+        if batch in self._awaited and self.has(batch):
+            self.reached_at = perf_counter()
+            self._tokens.put(None)
 
     def _report(self) -> None:
         on_change = self.on_change  # once: another thread may drop it

@@ -1,21 +1,217 @@
-"""What a loader has counted: the sums over its threads and epochs, now and in the last seconds.
+"""What is counted: a record for each thread, and the sums over all of them, now and of late.
 
-All records are added up when somebody asks, when an epoch begins, and at most once a second in
-between, by the consumer.
+Nobody but its thread writes a record: a counter that all threads write would be the most contended
+object of a free-threaded process.  `Stats` adds the records up when somebody asks, when an epoch
+begins, and at most once a second in between, by the consumer.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from threading import Lock, get_ident
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from time import perf_counter, process_time, thread_time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from threadloader._work.counters import VALUES, Counters, Deliveries, Sums, process_use
+from threadloader._tuning.machine import run_delay
+from threadloader._tuning.tuner import gil_is_enabled
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from threadloader._threads.thread_group import ThreadGroup
+
+
+TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
+GOLDEN = 0.618034  # its multiples, without their whole parts, fill the numbers from 0 to 1 evenly
+STEPS = 4  # buckets from one power of two to the next, for the percentiles of waits
+DIGIT = 32  # bits of a bucket's count
+BLOCK_NBYTES = 512  # bytes of what the system counts as read from storage; see getrusage(2)
+
+
+@dataclass(slots=True, eq=False)
+class Sums:
+    """What was counted by one thread or by all, up to a moment or between two."""
+
+    seconds: float = 0.0  # on the clock; between two moments: how long that was
+    threads: int = 0  # that may run samples at once; of an `Interval` alone
+    process_seconds: float = 0.0  # CPU time of the whole process
+    read_nbytes: int = 0  # bytes that the process read from storage, past the page cache
+    # Of threads that make samples:
+    tickets: int = 0
+    samples: int = 0  # fetched
+    fetch_seconds: float = 0.0  # in the dataset
+    write_seconds: float = 0.0  # writing samples into their rows
+    collate_seconds: float = 0.0  # in the collate function
+    inline_seconds: float = 0.0  # of these three: in the calling thread
+    timed_seconds: float = 0.0  # fetching and writing in the jobs whose CPU time was measured
+    timed_cpu_seconds: float = 0.0  # of that: on a processor
+    watched_seconds: float = 0.0  # the jobs whose wait for a core was measured, with the measuring
+    watched_delay_seconds: float = 0.0  # of that: ready, without a core (Linux)
+    first_use_seconds: float = 0.0  # in samples that loaded data for all workers, on first use
+    copy_seconds: float = 0.0  # giving batches to a device
+    # Of consumers:
+    batches: int = 0  # delivered, errors included
+    nbytes: int = 0  # bytes of the batches delivered, as far as that is known
+    loading_seconds: float = 0.0  # in ``iter()`` and ``next()``
+    first_seconds: float = 0.0  # of that: up to the first batch of an epoch
+    start_seconds: float = 0.0  # of that: for starting threads
+    wait_seconds: float = 0.0  # of ``loading_seconds``: for workers
+    late_seconds: float = 0.0  # of that: after the batch was done
+    copy_wait_seconds: float = 0.0  # of that: for batches that were done and not copied
+    rank_wait_seconds: float = 0.0  # of ``loading_seconds``: for other ranks
+    waits: int = 0  # batches that workers had not done when they were asked for
+    seen: int = 0  # batches that were planned, each time that was looked at, once a second
+    seen_done: int = 0  # of them that were done
+    # How many calls of ``next()`` took long, by the bucket of their time.  The counts are digits of
+    # one number: so they are read at one go, and added up as all the others.
+    in_next: int = field(default=0, repr=False)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which threads made samples and batches, all together."""
+        return self.fetch_seconds + self.write_seconds + self.collate_seconds
+
+
+# All of it, in that order.  Without a lock: each is one attribute load, atomic on both builds.
+VALUES: Callable[[Sums], tuple[Any, ...]] = attrgetter(*(each.name for each in fields(Sums)))
+
+
+class JobTiming(NamedTuple):
+    """What is known as a job begins that is measured; None for what is not asked."""
+
+    asked: float  # when ``delay`` was about to be asked for, on the clock
+    delay: float | None  # seconds in which the thread waited for a core, so far
+    cpu: float | None  # its CPU time, in seconds
+    began: float  # on the clock
+
+
+@dataclass(slots=True, eq=False)
+class Counters(Sums):
+    """The work of one thread.  That thread alone writes it; any thread reads it."""
+
+    timing_due: float = 0.0  # on the clock: the next job after it is measured
+    measured: int = 0  # jobs
+    thread: int = 0  # its identifier
+    number: int | None = None  # of the worker; None for the calling thread
+    task: Any = None  # the ticket or batch that it is in, or the name of a function; None for none
+    task_began: float = 0.0  # on the clock
+
+    def begin_timing(self) -> JobTiming:
+        """Return what `timed` takes, for a job that begins; call it if ``timing_due`` has come.
+
+        To ask for CPU time takes half a microsecond, and for the wait for a core some 10 us, which
+        short jobs would notice.  So one job is measured, and then no other that begins in the next
+        20 ms or so.  How long a job takes has no part in that choice, so the shares of CPU time and
+        waiting in these jobs are those in all.
+
+        To ask for the wait reads a file, and gives the GIL away for that.  Where threads compute it
+        comes back 5 ms later, and stays for 5 ms, so a short job waits for it longer than ever, or
+        never.  So with a GIL one job is asked for its wait, and the next one for its CPU time; the
+        first one for both, as there may be no other.
+        """
+        asked, takes_turns = perf_counter(), gil_is_enabled()
+        delay = None if takes_turns and self.measured % 2 else run_delay()
+        cpu = None if takes_turns and self.measured and not self.measured % 2 else thread_time()
+        return JobTiming(asked, delay, cpu, perf_counter())
+
+    def timed(self, now: float, begun: JobTiming) -> None:
+        """Count a job that was measured.
+
+        Args:
+            now: When it ended, on the clock.
+            begun: As `begin_timing` returned it.
+        """
+        if begun.cpu is not None:
+            self.timed_cpu_seconds += thread_time() - begun.cpu
+            self.timed_seconds += now - begun.began
+        if begun.delay is not None:
+            self.watched_delay_seconds += run_delay() - begun.delay
+            self.watched_seconds += perf_counter() - begun.asked
+        self.measured += 1
+        # Not evenly: threads that take turns do so every 5 ms.
+        self.timing_due = now + TIMING_SECONDS * (0.5 + GOLDEN * self.measured % 1.0)
+
+
+@dataclass(slots=True, eq=False)
+class Deliveries(Counters):
+    """What the consumer of an epoch was given, what it waited for, and what it made itself.
+
+    When the epoch has ended, another one goes on with it.
+
+    Threads:
+        begin: planner.
+        all else but end: consumer, in its turn.
+    """
+
+    ended: bool = False
+    used: tuple[float, int] | None = None  # as `process_use`, at the end; None before that
+    waits_since: float = 0.0  # when the present wait for workers began, on the clock; 0 for none
+    began: float = 0.0  # on the clock
+    latest: float = 0.0  # when a batch was delivered last, on the clock
+    due: float = 0.0  # on the clock: of a snapshot; 0 before the first batch
+    longest_seconds: float = 0.0  # of a call of ``next()`` after the first
+
+    def begin(self, now: float) -> None:
+        """Begin an epoch, whose numbers are added to those of earlier ones.
+
+        Args:
+            now: On the clock.
+        """
+        self.ended, self.used = False, None
+        self.began = self.latest = now
+        self.waits_since = self.due = self.longest_seconds = 0.0
+
+    def end(self) -> None:
+        """Note that no batch comes any more; a finalizer may call this, inside any lock."""
+        self.used = process_use()
+        self.ended = True
+
+    def started(self, groups: Iterable[ThreadGroup[Any]] = ()) -> None:
+        """Note the end of ``iter()``, which has started these threads, if they were not before."""
+        self.latest = perf_counter()
+        seconds = self.latest - self.began
+        self.loading_seconds += seconds
+        self.first_seconds += seconds
+        for group in groups:
+            self.start_seconds += group.start_seconds
+            group.start_seconds = 0.0
+
+    def took_long(self, seconds: float) -> None:
+        """Note the time of a call of ``next()``, after the first one."""
+        self.longest_seconds = max(seconds, self.longest_seconds)
+        self.in_next += 1 << DIGIT * int((1e6 * seconds) ** STEPS).bit_length()
+
+    def waited(self, seconds: float, reached: float, *, copying: bool) -> None:
+        """Count a wait for workers.
+
+        Args:
+            seconds: That it took.
+            reached: When the batch was done, on the clock; or when an earlier one was.
+            copying: Whether it was done when the wait began, and had to be copied.
+        """
+        self.waits += 1
+        self.wait_seconds += seconds
+        late = perf_counter() - reached
+        if late < seconds:
+            self.late_seconds += late
+        if copying:
+            self.copy_wait_seconds += seconds
+
+
+def process_use() -> tuple[float, int]:
+    """Return the seconds of all threads on processors, and the bytes read past the page cache."""
+    seconds, nbytes = 0.0, 0
+    if resource is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        seconds, nbytes = used.ru_utime + used.ru_stime, BLOCK_NBYTES * used.ru_inblock
+    return seconds or process_time(), nbytes
 
 
 SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next

@@ -2,6 +2,10 @@
 
 A map-style dataset has one pool, all of whose threads work on the oldest batch.  Each replica of
 an iterable dataset has a pool of one thread, so that it stays in its thread.
+
+The thread that calls ``next()`` is one, too, and makes batches when they are asked for.  Where the
+user chose no threads, or left the number to the loader, it loads from the user's own objects, as
+torch does in-process.  Where there is a number, it has copies, as any other worker.
 """
 
 from __future__ import annotations
@@ -20,25 +24,31 @@ from threadloader._fetch.failure import hint_of, set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher, ReadSamples
 from threadloader._fetch.loaded import changes, give, is_changed, settled, snapshot
 from threadloader._fetch.object_copy import Copied
+from threadloader._fetch.own_generators import seeded
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.samplers import is_known, is_list
 from threadloader._order.tickets import UNKNOWN_ROWS
-from threadloader._rng.isolation import isolated, redirection
+from threadloader._rng.isolation import (
+    isolated,
+    isolated_batch,
+    isolated_here,
+    redirect_for,
+    redirection,
+)
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads import thread_group
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
 from threadloader._threads.surroundings import Adopting, Surroundings
 from threadloader._threads.thread_group import join
-from threadloader._threads.worker_info import introduced
+from threadloader._threads.worker_info import Introduction, introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._tuning.tuner import Limits, gil_is_enabled
 from threadloader._work.copies import (
     Worker,
     copies_of,
-    exchanged,
     named,
     original_of,
     replicas_of,
@@ -48,7 +58,7 @@ from threadloader._work.copies import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from threading import Thread
 
     from threadloader._fetch.fetcher import Cancellable, Fetches
@@ -57,9 +67,8 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import Job, ThreadGroup
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.copies import Original
-    from threadloader._work.counters import Counters
     from threadloader._work.first_samples import FirstSamples
-    from threadloader._work.stats import Stats
+    from threadloader._work.stats import Counters, Stats
 
 
 _MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
@@ -93,7 +102,7 @@ class Workers:
 
     Threads:
         begin_again: planner.
-        resize, ready, take_over, exchanged: consumer.
+        resize, ready, take_over: consumer.
         all others: shared.
     """
 
@@ -123,9 +132,6 @@ class Workers:
         self.replicas: list[Original] = []
         if settings.iterable:
             self.replicas = replicas_of(settings, limits.threads)
-        elif callable(settings.dataset_copy):
-            self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
-            self._watch(self.replicas[0])
         elif not threads_later:
             self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
@@ -140,7 +146,7 @@ class Workers:
             originals = self._original or self.replicas
             warn_of_shared(shared_parts(originals[0], settings))
         self._collate_fn = settings.collate_fn
-        # Of persistent workers the collate function may be exchanged.
+        # What persistent workers load may change.
         lasting = settings.persistent_workers or settings.worker_init_fn is not None
         draws = lasting or may_draw(settings)
         if settings.isolate_rng and draws:
@@ -160,12 +166,7 @@ class Workers:
             earlier_readers=earlier_readers,
             surroundings=self.surroundings,
             original=self._original,
-            prepared=[
-                (each, _reader(each, settings))
-                if settings.iterable
-                else (each, _fetcher(each, whole_batches=settings.whole_batches))
-                for each in self.replicas
-            ],
+            prepared=[(each, _reader(each, settings)) for each in self.replicas],
             startup=self.startup,
         )
         threads = limits.threads if limits.is_fixed else max(1, tuner.number)
@@ -248,9 +249,14 @@ class Workers:
         if self._settings.persistent_workers:
             self._users = snapshot(users_objects(original, self._settings), originals=True)
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the user has set something since on the objects that were copied."""
+    def is_outdated(self, settings: Settings) -> bool:
+        """Whether the user has exchanged the collate function, or set something on what was copied.
+
+        Args:
+            settings: Of the next epoch.
+        """
+        if settings.collate_fn is not self._collate_fn:
+            return True
         return self._users is not None and is_changed(self._users)
 
     def resize(self, threads: int) -> None:
@@ -263,12 +269,6 @@ class Workers:
             most = max(1, len(self.pools[0].threads))
             self.tuner.cannot_exceed(most, f"no more can be started: {error!r}")
             self.pools[0].resize(most)
-
-    def exchanged(self, settings: Settings) -> Original | None:
-        """Return what workers copy of a collate function, if it was exchanged since they began."""
-        if settings.collate_fn is self._collate_fn:
-            return None
-        return exchanged(settings)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -347,7 +347,7 @@ class _Setup(NamedTuple):
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     surroundings: list[Surroundings]  # see `Workers`
     original: list[Original]  # its one item is what workers copy
-    prepared: list[tuple[Original, Fetches]]  # or each worker's, made at ``iter()``
+    prepared: list[tuple[Original, Fetches]]  # or each worker's replica, made at ``iter()``
     startup: Startup
 
 
@@ -363,7 +363,7 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     has_gil = gil_is_enabled()
     if settings.iterable:
         return Limits(num_workers, num_workers, has_gil, least=num_workers)
-    least = int(settings.needs_threads or callable(settings.dataset_copy))
+    least = int(settings.needs_threads)
     sampler = settings.index_sampler
     if not (is_known(sampler) or is_list(sampler)) and settings.draws_ahead:
         least = 1
@@ -423,8 +423,6 @@ def may_draw(settings: Settings) -> bool:
         return True
     if settings.iterable or settings.whole_batches or _torch.is_extended():
         return True
-    if callable(settings.dataset_copy):  # what it returns may be of another kind
-        return True
     dataset = settings.dataset
     kind = type(dataset)
     if kind is list or kind is tuple:
@@ -435,11 +433,6 @@ def may_draw(settings: Settings) -> bool:
 def _has_one_reader(settings: Settings, threads: int) -> bool:
     """Whether one worker reads an iterable, and the others apply the transform."""
     return settings.transform is not None and threads > 1
-
-
-def _fetcher(own: Original, *, whole_batches: bool) -> Fetches:
-    """Return what gives a worker its samples."""
-    return Fetcher(own.dataset, whole_batches=whole_batches, copied=own.copied)
 
 
 def _reader(own: Original, settings: Settings) -> Fetches:
@@ -493,7 +486,8 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
             own, fetcher = setup.prepared[number]
         else:
             own = copies_of(setup.original[0])
-            fetcher = _fetcher(own, whole_batches=setup.whole_batches)
+            whole = setup.whole_batches
+            fetcher = Fetcher(own.dataset, whole_batches=whole, copied=own.copied)
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
         rng = Current() if stream is None or setup.isolates else stream
         with (
@@ -530,3 +524,91 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
     finally:
         init_fn = DROPPED
     return None
+
+
+PLACE = "the calling thread"
+
+
+class CallingThread:
+    """Calls the user's code in the consumer's thread.
+
+    Args:
+        settings: Of the loader.
+        workers: The other threads; None for none.
+        base_seed: Of the workers.
+        counters: Of this thread.
+        isolates: Whether samples draw from streams of their own.
+
+    Threads:
+        call: consumer.
+        end: shared.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        workers: Workers | None,
+        base_seed: int,
+        counters: Counters,
+        *,
+        isolates: bool,
+    ) -> None:
+        self._settings = settings._replace(sampler=None, batch_sampler=None)
+        self._workers = workers
+        self._base_seed = base_seed
+        self._counters = counters
+        self._isolated = isolated_here if settings.iterable else isolated_batch
+        # Not at iter(), where threads make all batches.
+        self._worker: Worker | None = None
+        self._introduction: Introduction | None = None
+        # As long as the stream lives, random functions are redirected.
+        self._stream: WorkerStream | None = None
+        self._isolates = isolates
+        self._end: Callable[[], object] = _nothing
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that the thread is, made at the first call."""
+        if self._worker is None:
+            self._worker = self._make()
+        return self._worker
+
+    def _make(self) -> Worker:
+        settings, workers = self._settings, self._workers
+        if self._isolates:
+            self._stream = WorkerStream(self._base_seed, 0)
+            self._end = redirect_for(self._stream)
+        if settings.iterable:
+            samples = ReadSamples(_torch.unwrapped(settings.dataset), settings.transform)
+            return Worker(0, PLACE, self._counters, samples)
+        dataset, copied, collate_fn = settings.dataset, None, seeded(settings.collate_fn, None)
+        if collate_fn is settings.collate_fn:
+            collate_fn = None
+        if workers is not None and not workers.is_default:
+            own = copies_of(workers.original)
+            dataset, copied, collate_fn = own.dataset, own.copied, own.collate_fn
+        if workers is not None:  # a worker like others; the only one in the process is none
+            rng = Current() if self._isolates else WorkerStream(self._base_seed, 0)
+            self._introduction = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
+        fetcher = Fetcher(dataset, whole_batches=settings.whole_batches, copied=copied)
+        return Worker(0, PLACE, self._counters, fetcher, copied, collate_fn)
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function with the worker that the thread is, and others arguments."""
+        try:
+            worker = self.worker
+            introduction, isolated = self._introduction, self._isolated
+            if introduction is None:
+                return isolated(self._stream, function, worker, *args)
+            return introduction.call(isolated, self._stream, function, worker, *args)
+        finally:
+            self = worker = introduction = function = DROPPED  # an error keeps this frame
+            args = ()
+
+    def end(self) -> None:
+        """Redirect random functions no longer."""
+        self._end()
+
+
+def _nothing() -> None:
+    """Do nothing: no functions were redirected."""

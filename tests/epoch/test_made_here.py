@@ -1,4 +1,4 @@
-"""Small batches that the calling thread makes at once are those that threads make."""
+"""Batches that the calling thread makes: what ends one, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
-from support.pictures import picture
 
 from threadloader import ClosedError, ThreadLoader, sample_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
 ROWS, SIZE = 4, 22
 ODD = 13  # in the fourth batch, when the layout has been known for long
@@ -37,65 +34,8 @@ class Rows:
         return (np.full(3, index), drawn, "text") if found is None else found
 
 
-class Whole(Rows):
-    """The same with ``__getitems__``."""
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return [self[index] for index in indices]
-
-
-def _fail() -> Any:
-    raise ValueError("odd")
-
-
-def _stop() -> Any:
-    raise StopIteration
-
-
-ODD_SAMPLES: dict[str, Callable[[], Any]] = {
-    "none": lambda: None,
-    "error": _fail,
-    "StopIteration": _stop,
-    "shorter": lambda: (np.zeros(2), 0.5, ""),
-    "dtype": lambda: (np.zeros(3, np.float32), 0.5, ""),
-    "too large": lambda: (np.zeros(3, int), 2**70, ""),
-    "int": lambda: (np.zeros(3, int), 1, ""),
-    "list": lambda: [np.zeros(3, int), 0.5, ""],
-    "number": lambda: 5,
-}
-
-
-def _told(loader: ThreadLoader[Any]) -> list[Any]:
-    """Return the batches, and the errors in the place of others."""
-    told: list[Any] = []
-    batches = iter(loader)
-    while True:
-        try:
-            told.append(picture(next(batches)))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # whatever is raised
-            notes = [note.partition(", ")[2] for note in getattr(error, "__notes__", [])]
-            told.append((type(error), str(error), notes))
-
-
 def _make(dataset: Any, **options: Any) -> ThreadLoader[Any]:
     return ThreadLoader(dataset, ROWS, seed=1, output="numpy", **options)
-
-
-@pytest.mark.parametrize("kind", [Rows, Whole])
-@pytest.mark.parametrize("odd", ODD_SAMPLES.values(), ids=ODD_SAMPLES)
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.filterwarnings("ignore:a sample was left out")
-def test_a_batch_with_an_odd_sample_and_all_others_are_as_threads_make_them(
-    kind: type[Rows], odd: Callable[[], Any], on_error: Any, spawn: Callable[..., Future[Any]]
-) -> None:
-    told = [
-        spawn(_told, _make(kind(odd), threads=threads, on_error=on_error)).result(PATIENCE)
-        for threads in (0, 1)
-    ]
-    assert told[0] == told[1]
-    assert len(told[0]) == 6
 
 
 def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
@@ -115,20 +55,6 @@ def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
     with pytest.raises(ClosedError):
         next(batches)
     assert fetched == list(range(ODD + 1))
-
-
-def test_an_interrupted_batch_is_not_counted() -> None:
-    def interrupt() -> Any:
-        raise KeyboardInterrupt
-
-    loader, resumed = _make(Rows(interrupt), threads=0), _make(Rows(), threads=0)
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    with pytest.raises(KeyboardInterrupt):
-        next(batches)
-    resumed.load_state_dict(loader.state_dict())
-    assert _told(resumed) == _told(_make(Rows(), threads=0))[3:]
 
 
 @pytest.mark.parametrize("isolate_rng", [True, False])

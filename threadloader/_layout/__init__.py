@@ -1,1 +1,0 @@
-"""The structure, shapes and dtypes that all samples of a batch share."""
