@@ -104,7 +104,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session(python="3.13")
 def newest(session: nox.Session) -> None:
     """Run the tests with the newest releases of all that the package can use, torch among them."""
-    install(session, ".[demo,plot,prometheus,torch,zstd]", "test", upgrade=True)
+    install(session, ".[demo,prometheus,torch,zstd]", "test", upgrade=True)
     run_pytest(session)
 
 
@@ -128,7 +128,7 @@ def oldest(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader; and the docs."""
     add_torch(session)
-    install(session, ".[images,plot,zstd]", "clients")
+    install(session, ".[images,zstd]", "clients")
     beside = (
         "check/test_check.py::test_nothing_is_found_in_a_safe_dataset",
         "datasets/images/test_images.py",

@@ -42,7 +42,6 @@ HEAVY = {
     "compression.zstd",
     "fsspec",
     "leanjpeg_simple",
-    "matplotlib",
     "rich",
     "simplejpeg",
     "torch",
