@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Any = object()
+# A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are
+# written while they are still in a processor's cache.
+AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
 
@@ -35,10 +38,12 @@ class DirectPath:
         function: The default collate function, for batches that do not fit.
         memory: Makes the memory of a batch of so many rows.
         pin: Puts a batch of the collate function's into page-locked memory; None for nothing.
+        at_once: Whether the calling thread may make small batches without tickets.
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
         layout_of, layout_of_rows, note_fit, learn: worker.
+        makes, make: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -48,8 +53,11 @@ class DirectPath:
         function: Callable[[Any], Any],
         memory: Callable[[Layout, int], BatchMemory],
         pin: Callable[[Any], Any] | None,
+        *,
+        at_once: bool,
     ) -> None:
         self.function = function
+        self._at_once = at_once
         self.memory = memory
         self.pin = pin
         self._layout: Layout | None = None
@@ -62,6 +70,34 @@ class DirectPath:
         if pause > 0:
             self._pause = pause - 1
         return pause <= 0
+
+    def makes(self, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples is expected to be one for `make`."""
+        layout = self._layout
+        if layout is None or not self._at_once or self._pause > 0:
+            return False
+        return self.nbytes(rows) <= AT_ONCE_NBYTES
+
+    def nbytes(self, rows: int) -> int:
+        """Return the bytes of a batch that `make` has made."""
+        places = () if self._layout is None else self._layout.places(rows)
+        return sum([place.nbytes for place in places if place is not None])
+
+    def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
+        """Return the batch of all its samples, alone; None if they do not fit the layout."""
+        layout = self._layout
+        if layout is None:
+            return None
+        memory = self.memory(layout, len(samples))
+        if isinstance(samples, Rows):
+            fits = samples.write(layout, memory.fields, 0, len(samples))
+        else:
+            fits = layout.write(samples, memory.fields, 0)
+        if not fits:
+            memory.release()
+            return None
+        self.note_fit()
+        return (layout.batch(memory.take()),)
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""

@@ -326,7 +326,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             RuntimeError: It takes longer than the timeout; the next call waits again.
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
-        batch = due = None
+        made = batch = due = None
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
@@ -336,8 +336,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 raise StopIteration
             self._check()
             self._look_at_objects()
-            if self._here and not (self._batches or self._progress.cancelled):
-                self._choose_maker()
+            if self._here and self._copier is None and not self._batches:
+                made = self._make_next()
+                if made is not None:
+                    self._counted.batches += 1
+                    return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
                 self._take_out(batch)
@@ -346,7 +349,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._feed.count(batch.count_as, returned=False)
             return due
         finally:
-            self = batch = due = DROPPED
+            self = made = batch = due = DROPPED
 
     def _check(self) -> None:
         """Raise an error where no batch can come."""
@@ -366,11 +369,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 raise self._closed()
             if head is None:
                 self._end()
-            mine = self._here and not (self._draining or head.done)
-            if mine and isinstance(head, OpenBatch):
-                self._work_here(head)
-            if not (head.done and (self._begun or self._here) and self._copier is None):
-                head = self._await(head)
+            if not (head.done and self._begun and self._copier is None):
+                if self._here and not self._draining and isinstance(head, OpenBatch):
+                    self._work_here(head)
+                if self._threads is not None or self._copier is not None:
+                    head = self._await(head)
             head = self._in_doubt(head)
             if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
                 self._counted.batches += 1

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.planner import Planner
-from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
+from threadloader._work.open_batch import OpenBatch, Pipeline, make_at_once, work_here
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class SamplerFeed:
             self._planner.start()
 
     def draw_ahead(self, batches: int) -> None:
-        """Draw from the sampler until so many batches are there for `plan`."""
+        """Draw from the sampler until so many batches are there for `make_next` and `plan`."""
         ahead = self._ahead
         while len(ahead) < batches and not (ahead and ahead[-1] is None):
             try:
@@ -133,11 +133,31 @@ class SamplerFeed:
             except Exception as error:  # noqa: BLE001  # raised in its turn
                 ahead.append(error)
 
+    def make_next(
+        self, calling: CallingThread, progress: Progress
+    ) -> tuple[Any, PlannedBatch] | None:
+        """Return what `make_at_once` makes of the next batch in the calling thread, and its plan.
+
+        Returns:
+            None after the last, or where none is made at once.
+
+        Raises:
+            Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+        plan = None
+        try:
+            plan = self._draw()
+            if plan is None:
+                return None
+            return calling.call(make_at_once, plan, self._pipeline, progress), plan
+        finally:
+            self = calling = plan = progress = DROPPED  # an error of a sample keeps this frame
+
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Return the next batch, which nobody has begun to make; None after the last.
 
         Raises:
-            Exception: What the sampler raises; the next call goes on with what it yields then.
+            Exception: As `make_next`.
         """
         plan = self._draw()
         return None if plan is None else OpenBatch(plan, self._pipeline, progress)

@@ -94,6 +94,9 @@ class IterableFeed:
     def draw_ahead(self, batches: int) -> None:
         """Do nothing: there is no sampler; see `SamplerFeed`."""
 
+    def make_next(self, *_: Any) -> None:
+        """Make nothing at once: a batch is read when it is worked on; see `SamplerFeed`."""
+
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `SamplerFeed`."""
         turns = self._turns  # another thread may end the feed meanwhile

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
@@ -64,6 +64,7 @@ class MadeHere:
     _depth: PrefetchDepth
     _fill: Callable[[], None]
     _go_ahead: Callable[[], None]
+    _not_planned: Callable[[Exception], None]
 
     def __init__(
         self,
@@ -145,17 +146,50 @@ class MadeHere:
         """Return what a sample takes in the calling thread, collating included; 0 if unknown."""
         return min(self._took) / self._rows if self._took and self._rows else 0.0
 
-    def _choose_maker(self) -> None:
-        """Let workers make the next batch, of which nothing is planned, if that is better."""
+    def _make_next(self) -> tuple[Any, Any] | None:
+        """Return the next batch, made at once, and what the feed counts it as.
+
+        Returns:
+            None where it can't be made at once: then it is in flight, if there is one.
+        """
+        plan = made = None
+        if self._progress.cancelled or not self._makes_at_once():
+            return None
+        started, nbytes = perf_counter(), self._counted.nbytes
+        try:
+            self._making = True
+            made, plan = self._feed.make_next(self._calling, self._progress) or (None, None)
+            if plan is not None and isinstance(made, tuple):
+                self._note(len(plan.indices), perf_counter() - started)
+                if self._draws_for_threads:
+                    self._depth.delivered(self._counted.nbytes - nbytes)
+                    self._go_ahead()
+                return made[0], plan
+            if made is not None:
+                self._batches.append(made)
+            return None
+        except Exception as error:  # noqa: BLE001  # raised in the batch's place
+            self._not_planned(error)
+            return None
+        finally:
+            self._making = False
+            self = plan = made = DROPPED  # an error keeps this frame
+
+    def _makes_at_once(self) -> bool:
+        """Whether the calling thread makes the next batch, and no worker may have to end it."""
         if self._draining:
             self._draining = False
             self._tuner.begin_again()
         if self._threads is None:
-            return
+            return True
         if self._entered >= self._due():
             self._tune()
-        if self._here and not self._goes_on():
-            self._leave(self._sample_seconds())
+            if not self._here:
+                return False
+        if not self._goes_on() and self._leave(self._sample_seconds()):
+            return False
+        # The first one may take long, and others while none is known to be fast: see `_work_here`.
+        return self._stays or (self._made_here > 0 and not self._tuner.tries_none)
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
@@ -184,18 +218,12 @@ class MadeHere:
         self._made_here += 1
 
     def _work_here(self, head: OpenBatch) -> None:
-        """Make a batch in the calling thread.
-
-        The first one may take long, and others while none is known to be fast: workers make the
-        rest of such a batch.
-        """
+        """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
         feed, calling = self._feed, self._calling
         rows, started = len(head.plan.indices), perf_counter()
         try:
             self._making = True
-            unknown = not self._made_here or self._tuner.tries_none
-            decided = self._stays or self._tuner.prefers_here or self._threads is None
-            limited = unknown and not decided
+            limited = self._threads is not None and not (self._stays or self._tuner.prefers_here)
             bears = self._tuner.bears(rows)
             until = started + max(INLINE_SECONDS, bears) if limited else math.inf
             feed.work(calling, head, until)

@@ -196,17 +196,13 @@ class TicketCutter:
         self._one_ticket = one_ticket
         self._next: int | None = 0  # first row that is in no ticket yet; None after the last
 
-    def cut(self, *, rest: bool = False) -> Ticket | None:
-        """Return the next ticket, or None after the last.  An empty batch has one, empty.
-
-        Args:
-            rest: Whether it has all rows that are left.
-        """
+    def cut(self) -> Ticket | None:
+        """Return the next ticket, or None after the last.  An empty batch has one, empty."""
         start = self._next
         if start is None:
             return None
         rows = len(self._batch.indices)
-        if self._one_ticket or rest:
+        if self._one_ticket:
             self._next = None
             return Ticket(self._batch, start, rows)
         stop = start + self._ticket_size.rows(rows, self._share)

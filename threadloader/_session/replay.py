@@ -25,7 +25,7 @@ from threadloader._resume import Lane, Position
 from threadloader._rng.seeds import EpochSeeds, Seeds, encoded_state, restore_generator, state_of
 from threadloader._session.begin import open_sampler_pass
 from threadloader._session.session import new_collation, new_ring
-from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
+from threadloader._work.open_batch import Pipeline, make_at_once, work_here
 from threadloader._work.progress import Progress
 from threadloader._work.stats import Stats
 from threadloader._work.workers import CallingThread, may_draw
@@ -133,7 +133,10 @@ def _sample_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline, row: int)
 
 
 def _batch_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline) -> Any:
-    made = OpenBatch(plan, pipeline, Progress())
+    made = make_at_once(worker, plan, pipeline, Progress())
+    if isinstance(made, tuple):
+        return made[0]
+    assert made is not None  # noqa: S101  # nobody has closed an epoch
     work_here(worker, made)
     if made.failure is not None:
         raise made.failure.error

@@ -1,4 +1,4 @@
-"""Batches that the calling thread makes: what ends one, and what it leaves behind."""
+"""Small batches that the calling thread makes at once are those that threads make."""
 
 from __future__ import annotations
 
