@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 from support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from support.patience import Spawn
 
+torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
