@@ -20,6 +20,8 @@ object that was raised, with a note that names worker, batch and index.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from functools import partial
 from typing import Any
 
@@ -131,3 +133,20 @@ class InProcessWarning(ThreadLoaderWarning):
 
 class SlowLoadingWarning(ThreadLoaderWarning):
     """A loop waited for batches in a notable share of its time; the message says what for."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn of something, in the name of the innermost frame that is not of this package.
+
+    Args:
+        message: The text.
+        category: Of the warning.
+    """
+    frame, level = sys._getframe(1), 2  # noqa: SLF001  # as `warnings.warn` itself
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__")):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] == __name__.partition(".")[0]

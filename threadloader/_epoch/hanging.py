@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._order.tickets import PlannedBatch, Ticket
 from threadloader._threads.debugging import is_debugged
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

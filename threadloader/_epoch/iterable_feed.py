@@ -15,9 +15,8 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.share import Part, named_ranks
 from threadloader._resume import Lane
 from threadloader._threads.thread_group import SingleJob
-from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableBatch, IterableReader, read
-from threadloader.errors import EmptyReplicaWarning, StateError
+from threadloader.errors import EmptyReplicaWarning, StateError, warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,7 @@ from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from threadloader._warnings import warn_user
-from threadloader.errors import shortened
+from threadloader.errors import shortened, warn_user
 
 if TYPE_CHECKING:
     from threadloader._fetch.failure import Failure

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.parts import attributes, closure
 from threadloader._fetch.program_code import is_users, short_path
 from threadloader._fetch.single_owner import has_owner
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._order.samplers import is_known, units_of
 from threadloader._ranks.share import Share, check_askable, rank_and_world
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

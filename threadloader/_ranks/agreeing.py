@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
 from threadloader._threads.waiting import Stop
-from threadloader._warnings import warn_user
-from threadloader.errors import RankError
+from threadloader.errors import RankError, warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

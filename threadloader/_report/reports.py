@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadloader._resume import Position, has_ended
-from threadloader._warnings import warn_user
-from threadloader.errors import SlowLoadingWarning
+from threadloader.errors import SlowLoadingWarning, warn_user
 
 if TYPE_CHECKING:
     import os

@@ -33,7 +33,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._lifetime.exit_and_fork import around_fork, in_forked_child
 from threadloader._rng.streams import here
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

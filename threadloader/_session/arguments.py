@@ -23,7 +23,7 @@ from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.share import PROTOCOL, check_askable
 from threadloader._settings import TORCHS, Settings
 from threadloader._tuning.machine import default_threads
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._lifetime.never_freed import DeviceMemory
 from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.threads import ignore_captures
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

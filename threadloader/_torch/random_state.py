@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._warnings import warn_user
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

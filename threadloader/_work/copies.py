@@ -23,8 +23,8 @@ from threadloader._fetch.loaded import take_back
 from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.own_generators import seeded, unseeded
 from threadloader._fetch.process_wide import shared_by_name
-from threadloader._warnings import warn_user
 from threadloader._work.first_samples import SHARED_ADVICE
+from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,7 @@ from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.loaded import changes, memory, settled, snapshot
 from threadloader._fetch.object_copy import walked
 from threadloader._fetch.parts import attributes
-from threadloader._warnings import warn_user
-from threadloader.errors import InProcessWarning
+from threadloader.errors import InProcessWarning, warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ from threadloader.cli.terminal import in_seconds, table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from threadloader._replacement.report import RunReport
+    from threadloader.cli.run_report import RunReport
 
 
 STEPS = 50  # of --compare
@@ -73,9 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    from threadloader._replacement.exchange import exchange_methods, when_imported
-    from threadloader._replacement.report import RunReport
+    from threadloader.cli.exchange import exchange_methods, when_imported
     from threadloader.cli.program import run_program, traceback_of
+    from threadloader.cli.run_report import RunReport
 
     report = RunReport(arguments.steps)
     when_imported(

@@ -1,4 +1,9 @@
-"""The methods of torch's class that are exchanged, as soon as the program has imported it.
+"""Threads in place of torch's DataLoader in a running program: the methods that are exchanged.
+
+torch's class stays the same object, and its loaders stay what they are; the method that begins a
+pass is exchanged.  So it does not matter who has imported the class before, has a subclass of it,
+compares types, or copies and pickles a loader.  When a loader is iterated over, a `ThreadLoader` of
+the same dataset and samplers loads for it, unless it asks for processes.
 
 The program imports torch itself, when it wants to: many set environment variables before.  So this
 module imports neither torch nor NumPy.
@@ -12,14 +17,14 @@ from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from threadloader._replacement.report import LoaderRates, RunReport, made_here
+from threadloader.cli.run_report import LoaderRates, RunReport, made_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from threadloader._replacement.report import Place
+    from threadloader.cli.run_report import Place
 
 
 MODULE = "torch.utils.data.dataloader"
@@ -72,7 +77,7 @@ def exchange_methods(
 
     @wraps(begin)
     def _get_iterator(loader: Any) -> Any:
-        from threadloader._replacement.replaced import Replaced  # noqa: PLC0415  # imports torch
+        from threadloader.cli.replaced import Replaced  # imports torch
 
         # A copy was made elsewhere, or by a pickle.
         place = places.get(loader) or made_here(sys._getframe(1))  # noqa: SLF001  # the same

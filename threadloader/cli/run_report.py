@@ -76,7 +76,7 @@ def _tree_pss() -> int | None:
 
 def _largest_rss() -> int | None:
     try:
-        import resource  # noqa: PLC0415  # Windows has none
+        import resource  # Windows has none
     except ImportError:
         return None
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

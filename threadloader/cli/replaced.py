@@ -19,7 +19,7 @@ from threadloader.loader import ThreadLoader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._replacement.report import LoaderRates
+    from threadloader.cli.run_report import LoaderRates
 
 
 # Attributes of both loaders; the latter only of those with workers.  The same prefetch_factor draws
