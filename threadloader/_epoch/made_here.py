@@ -118,7 +118,8 @@ class MadeHere:
 
     def _due(self) -> float:
         """Return when the number of threads is to be looked at, on `perf_counter`."""
-        # Here with a number above 0 are the first batches, before threads take over.
+        # While the calling thread makes the first batches, the tuner has its number for threads,
+        # which have not begun: there is nothing to compare yet.
         if not self._tunes or self._draining or (self._here and self._tuner.number):
             return math.inf
         return self._tuner.due

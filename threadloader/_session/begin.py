@@ -64,7 +64,8 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
                 epoch = _plan(session, settings, seeds, saved, undo)
             epoch.start()
             if over:
-                # To its end, for all generators; where another process draws, it is not there yet.
+                # No batch is left: `next` ends the epoch, and generators move on to the next one.
+                # (A sampler's generator that another rank draws from is not moved here.)
                 next(epoch, None)
                 if told is not None:
                     tell_again(settings.index_sampler, told)
@@ -133,8 +134,9 @@ def _plan(
     if votes is not None:
         undo.callback(votes.leave)
     if is_new and settings.num_workers:
-        # As torch does a second time with new workers.  Its second start of the sampler would make
-        # the order of one that draws at once depend on there being workers.
+        # torch draws its base seed once more where it makes workers, and so do we.  It starts the
+        # sampler once more, too, which we do not: a sampler that draws as it is started would give
+        # another order with workers than without.
         draws.draw_again(settings.dataset)
         workers = session.kept_workers.make(settings, epoch_seeds.workers)
     if workers is not None and (is_new or settings.replicated):

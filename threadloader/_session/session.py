@@ -329,7 +329,7 @@ class Session:
         )
 
     def _moment(self) -> tuple[int, int, int]:
-        """Return how the last epoch's window is; see `InFlight.moment`."""
+        """Return how the last epoch's window is; see `Epoch.moment`."""
         epoch = self._epoch()
         return (0, 0, 0) if epoch is None else epoch.moment()
 

@@ -93,12 +93,13 @@ class Workers:
     Attributes:
         pools: The first one has worker 0.
         replicas: Of an iterable, each worker's; none otherwise.
-        is_default: Whether batches must be those that the calling thread would make.
+        is_default: Whether the user chose no number of threads: then batches must be those that the
+            calling thread would make.
         begins_here: Whether the calling thread makes the first batches.
         tunes: Whether another number of threads may be found than there is.
         num_workers: As workers are told.
-        surroundings: The one item is of the thread of the latest ``iter()``; by default as it is
-            when workers take over, up to which batches are made in that thread.
+        surroundings: One item: what workers adopt of the thread of the latest ``iter()``, such as
+            torch's grad mode.  By default it is read when workers take over from that thread.
 
     Threads:
         begin_again: planner.
