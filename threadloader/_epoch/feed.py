@@ -68,6 +68,7 @@ def open_feed(
         seeds.samples if isolates and (sampler_pass is not None or transforms) else None,
         settings.on_error,
         gathers=collation.direct and sampler_pass is not None,
+        exchanged=None if workers is None else workers.exchanged(settings),
     )
     if sampler_pass is None:
         # Most loaders read no iterable, and these modules are a tenth of the package's import.

@@ -67,7 +67,7 @@ class KeptWorkers:
         if settings.replicated:
             # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()
-        if workers.is_outdated(settings):  # an epoch that they load goes on with them
+        elif workers.is_outdated:  # an epoch that they load goes on with them
             self.forget()
             return None
         workers.begin_again(self._stats.latest)

@@ -93,9 +93,18 @@ def users_objects(original: Original, settings: Settings) -> Copied:
     return own
 
 
+def exchanged(settings: Settings) -> Original:
+    """Return what kept workers copy of a collate function that was exchanged since they began."""
+    dataset = _torch.unwrapped(settings.dataset)
+    return Original(dataset, settings.collate_fn, None, settings.dataset_copy, Copied())
+
+
 def _collate_fn(settings: Settings, copied: Copied) -> Any:
+    return _collate_copy(settings.collate_fn, settings.dataset_copy, copied)
+
+
+def _collate_copy(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
     """Return a copy of a collate function; None where there is nothing to copy."""
-    collate_fn, how = settings.collate_fn, settings.dataset_copy
     if collate_fn is None or collate_fn is _torch.default_collate:
         return None
     twin = seeded(copy_function(unseeded(collate_fn), how, copied), copied)
@@ -209,8 +218,10 @@ class Worker:
     """
 
     __slots__ = (
+        "_collate_fn",
+        "_exchanged",
+        "_exchanged_fn",
         "adopt",
-        "collate_fn",
         "copied",
         "counters",
         "fetcher",
@@ -234,4 +245,21 @@ class Worker:
         self.fetcher = fetcher
         self.copied = copied
         self.adopt = adopt
-        self.collate_fn = collate_fn
+        self._collate_fn = collate_fn
+        self._exchanged: Original | None = None
+        self._exchanged_fn: Any = None
+
+    def collate_fn(self, exchanged: Original | None) -> Any:
+        """Return its copy of an epoch's collate function; None for the user's own.
+
+        Args:
+            exchanged: Has the function, if it is another one than when the worker began.
+        """
+        if exchanged is None:
+            return self._collate_fn
+        if exchanged is not self._exchanged:
+            copied = Copied()
+            copied[id(exchanged.dataset)] = exchanged.dataset, self.fetcher.dataset
+            self._exchanged_fn = _collate_copy(exchanged.collate_fn, exchanged.how, copied)
+            self._exchanged = exchanged
+        return self._exchanged_fn

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
-    from threadloader._work.copies import Worker
+    from threadloader._work.copies import Original, Worker
     from threadloader._work.progress import Progress
 
 
@@ -53,6 +53,7 @@ class Pipeline(NamedTuple):
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"
     gathers: bool = False  # whether batches take rows of arrays
+    exchanged: Original | None = None  # has another collate function than workers began with
 
 
 class OpenBatch(Awaited):
@@ -305,7 +306,7 @@ def _finish(
             enter_batch_stream(pipeline.seed, plan.stream)
         if tracer is not None:
             tracer.begin("collate")
-        failed = call_for_batch(filling.finish, worker.collate_fn)
+        failed = call_for_batch(filling.finish, worker.collate_fn(pipeline.exchanged))
         if failed is None:
             return None
         return failure_of(failed[0], failed[1], plan, worker.place)

@@ -49,6 +49,7 @@ from threadloader._tuning.tuner import Limits, gil_is_enabled
 from threadloader._work.copies import (
     Worker,
     copies_of,
+    exchanged,
     named,
     original_of,
     replicas_of,
@@ -103,7 +104,7 @@ class Workers:
 
     Threads:
         begin_again: planner.
-        resize, ready, take_over: consumer.
+        resize, ready, take_over, exchanged: consumer.
         all others: shared.
     """
 
@@ -147,7 +148,7 @@ class Workers:
             originals = self._original or self.replicas
             warn_of_shared(shared_parts(originals[0], settings))
         self._collate_fn = settings.collate_fn
-        # What persistent workers load may change.
+        # Of persistent workers the collate function may be exchanged.
         lasting = settings.persistent_workers or settings.worker_init_fn is not None
         draws = lasting or may_draw(settings)
         if settings.isolate_rng and draws:
@@ -250,14 +251,9 @@ class Workers:
         if self._settings.persistent_workers:
             self._users = snapshot(users_objects(original, self._settings), originals=True)
 
-    def is_outdated(self, settings: Settings) -> bool:
-        """Whether the user has exchanged the collate function, or set something on what was copied.
-
-        Args:
-            settings: Of the next epoch.
-        """
-        if settings.collate_fn is not self._collate_fn:
-            return True
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the user has set something since on the objects that were copied."""
         return self._users is not None and is_changed(self._users)
 
     def resize(self, threads: int) -> None:
@@ -270,6 +266,12 @@ class Workers:
             most = max(1, len(self.pools[0].threads))
             self.tuner.cannot_exceed(most, f"no more can be started: {error!r}")
             self.pools[0].resize(most)
+
+    def exchanged(self, settings: Settings) -> Original | None:
+        """Return what workers copy of a collate function, if it was exchanged since they began."""
+        if settings.collate_fn is self._collate_fn:
+            return None
+        return exchanged(settings)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
