@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Any = object()
-# A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are
-# written while they are still in a processor's cache.
+# A batch of so many bytes, or fewer, is written at once by the path alone.
 AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
@@ -196,10 +195,14 @@ class DirectFilling(Filling):
             rows = [row for row in range(self._rows) if row not in left_out]
         else:
             return None
-        self._result, self.nbytes, failed = call_collate(
-            self._function, samples, self._pin, default=True, rows=rows
-        )
-        return failed
+        failed = None
+        try:
+            self._result, self.nbytes, failed = call_collate(
+                self._function, samples, self._pin, default=True, rows=rows
+            )
+            return failed
+        finally:
+            failed = samples = None  # an error keeps this frame
 
     def take(self) -> Any:
         """Return the batch."""

@@ -151,10 +151,14 @@ class ListFilling(Filling):
         self._parts.clear()
         if self._single:
             samples = samples[0]
-        self._result, self.nbytes, failed = call_collate(
-            function, samples, self._pin, default=self._default, rows=rows
-        )
-        return failed
+        failed = None
+        try:
+            self._result, self.nbytes, failed = call_collate(
+                function, samples, self._pin, default=self._default, rows=rows
+            )
+            return failed
+        finally:
+            failed = samples = parts = None  # an error keeps this frame
 
     def _rows(self) -> list[int]:
         """Return the rows that have samples."""

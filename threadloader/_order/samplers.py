@@ -225,8 +225,9 @@ class KnownSampler:
         sampled, size, drop_last = units_of(self.index_sampler)
         order = self.order()
         if order is None and share.world_size == 1:
-            drawn = batches_of(sampled, size, drop_last=drop_last)
-            yield from zip(count(start, size), islice(drawn, start // size, None))
+            # Not whole batches are left out: another number of ranks may have begun the epoch.
+            rest = batches_of(islice(sampled, start, None), size, drop_last=drop_last)
+            yield from zip(count(start, size), rest)
             return
         if order is None:
             order = list(sampled)

@@ -217,11 +217,17 @@ class OperatorsByKey:
 
     def redirected(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function, in the calling thread, as in `redirecting`."""
-        return self._call(function, args, include=True)
+        try:
+            return self._call(function, args, include=True)
+        finally:
+            function, args = DROPPED, ()  # an error keeps this frame
 
     def plainly(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function, in the calling thread, and redirect nothing meanwhile."""
-        return self._call(function, args, include=False)
+        try:
+            return self._call(function, args, include=False)
+        finally:
+            function, args = DROPPED, ()  # the same
 
     def _call(self, function: Callable[..., T], args: tuple[Any, ...], *, include: bool) -> T:
         # No context manager: Ctrl-C can come up in one before it has put back what was there.

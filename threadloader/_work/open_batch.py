@@ -370,22 +370,23 @@ def make_at_once(
         fetched = perf_counter()
         if progress.cancelled:
             return None
+        collating = counters.collate_seconds  # which `_finish` counts
         if failed is None:
             made, failure = _make_of(samples, path, plan, pipeline, worker)
+        counters.fetch_seconds += fetched - started
         if made is None:
             one_ticket = pipeline._replace(ticket_size=TicketSize(rows))
             batch = OpenBatch(plan, one_ticket, progress)
             batch.fetched.append((samples, failed))
             return batch
-        # What a collate function takes `_finish` counts.
-        made_by = fetched if path is None else perf_counter()
+        ended = perf_counter()
+        written = ended - (counters.collate_seconds - collating)
         counters.tickets += 1
         counters.samples += rows
-        counters.fetch_seconds += fetched - started
-        counters.write_seconds += made_by - fetched
-        pipeline.ticket_size.measured(rows, made_by - started)
+        counters.write_seconds += written - fetched
+        pipeline.ticket_size.measured(rows, written - started)
         if timing is not None:
-            counters.timed(made_by, timing)
+            counters.timed(ended, timing)
         if failure is None:
             return made
         batch = OpenBatch(plan, pipeline, progress)

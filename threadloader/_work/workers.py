@@ -269,7 +269,7 @@ class Workers:
 
     def exchanged(self, settings: Settings) -> Original | None:
         """Return what workers copy of a collate function, if it was exchanged since they began."""
-        if settings.collate_fn is self._collate_fn:
+        if settings.collate_fn == self._collate_fn:  # a bound method is another object each time
             return None
         return exchanged(settings)
 

@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -57,10 +58,14 @@ _ARRAYS = {
 # Unmeasured, a choice: at 100 MB/s and 10 ms a request, they take as long as one.
 _HEADERS = 1 << 20
 
-# In a URL's query.  Source: "Authenticating Requests: Using Query Parameters" of Amazon S3,
-# versions 4 and 2; "Signed URLs" of Google Cloud Storage and of CloudFront; "Create a service SAS"
-# of Azure Storage.
+# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
+# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
+# of CloudFront; "Create a service SAS" of Azure Storage.
 _SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
+_SIGNED = re.compile(
+    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
+    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,13 +235,17 @@ def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def _unsigned(url: str) -> str:
-    """Return a URL without its query if that is signed: it differs each time then.
+    """Return a URL without its signature, which differs each time that it is signed.
 
-    Else the query stays, as it may name the file.
+    The rest of the query stays, as it may name the file.
     """
     place, _, query = url.partition("#")[0].partition("?")
-    names = {pair.partition("=")[0].lower() for pair in query.split("&")}
-    return url if _SIGNATURES.isdisjoint(names) else place
+    pairs = query.split("&")
+    names = [pair.partition("=")[0].lower() for pair in pairs]
+    if _SIGNATURES.isdisjoint(names):
+        return url
+    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
+    return f"{place}?{'&'.join(kept)}"
 
 
 @contextmanager
