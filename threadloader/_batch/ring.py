@@ -107,8 +107,8 @@ class Ring:
            through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
         3. If no epoch goes on, there are no slots, unless another thread held the lock as that
-           ended: the next `take`, `lease` or `release` looks.  Memory that is in use then is freed
-           with the last view of it.
+           ended: whoever holds it next looks.  Memory that is in use then is freed with the last
+           view of it.
 
     Threads:
         take, release, retire, statistics: shared.
@@ -216,6 +216,7 @@ class Ring:
         with self._lock:
             for slot in slots:
                 self._leases.pop(slot, None)
+        self._settle()
 
     def statistics(self) -> RingStatistics:
         """Count the slots in each state."""
@@ -224,6 +225,7 @@ class Ring:
             self._drain(dropped)
             made, free = self._made, list(self._free)
             leases, notes = list(self._leases.items()), list(self._notes)
+        self._settle()  # an epoch that ended meanwhile did not wait for the lock
         used = [(slot.nbytes, lease.delivered) for slot, lease in leases]
         used += [(note.nbytes, note.delivered) for note in notes if note() is not None]
         leased = [nbytes for nbytes, delivered in used if delivered]

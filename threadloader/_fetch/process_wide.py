@@ -156,13 +156,16 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _named_in(code: types.CodeType, names: dict[str, Any]) -> str | None:
     """Return what a piece of code names that concerns the whole process."""
+    values = (names.get(name) for name in code.co_names)
+    modules = {each.__name__ for each in values if isinstance(each, types.ModuleType)}
+    modules.update(code.co_names)  # what it imports itself
     for name in code.co_names:
         if name in _METHODS:
             return _METHODS[name]
         module = str(getattr(names.get(name), "__module__", ""))  # of what was imported by name
         module = _BUILT_IN.get(module, module)
         for each, listed in _SHARED.items():
-            if name in listed.split() and (each == module or each in code.co_names):
+            if name in listed.split() and (each == module or each in modules):
                 return f"{each}.{name}"
     return None
 

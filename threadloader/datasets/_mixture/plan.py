@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 256  # positions
+SHORT = 256  # samples of a source, up to which its passes are permuted all at once
 _BLOCKS = 32  # that are made at once: most of their time is for calls of NumPy
 
 # Positions, each greater than the one before, and the weights (whole numbers) from there on.
@@ -287,11 +288,22 @@ class SourceOrder:
         indices = np.empty_like(numbers)
         for source in np.unique(sources).tolist():
             places = np.flatnonzero(sources == source)
+            if self._lengths[source] <= SHORT:
+                # One call for all passes: of a source of one sample each turn is a pass.
+                each, which = np.unique(passes[places], return_inverse=True)
+                table = short_permutations(int(self._lengths[source]), self._keys_of(source, each))
+                indices[places] = table[which, numbers[places]]
+                continue
             begins = np.flatnonzero(np.diff(passes[places], prepend=-1))
             for part in np.split(places, begins[1:]):
                 permutation = self._permutation(source, int(passes[part[0]]))
                 indices[part] = permutation.at(numbers[part])
         return indices
+
+    def _keys_of(self, source: int, passes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        key = self._keys[source]
+        keys = [key_of(key, number, b"mixture.pass")[:8] for number in passes.tolist()]
+        return np.frombuffer(b"".join(keys), "<u8").astype(np.uint64)
 
     def _permutation(self, source: int, number: int) -> KeyedPermutation:
         """Return the order of a source's pass."""
