@@ -99,6 +99,12 @@ def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
     assert "each_sample" not in text
 
 
+def test_a_sample_in_a_ticket_of_many_is_named(spawn: Spawn) -> None:
+    dataset = Hangs(61, size=64)
+    loader = ThreadLoader(dataset, 32, threads=1, timeout=0.05, dataset_copy="shared")
+    assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn, 1)
+
+
 def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
     dataset = HangsWhole(5)
     loader = ThreadLoader(dataset, 4, threads=1, timeout=0.05, dataset_copy="shared")

@@ -158,7 +158,8 @@ class ListFilling(Filling):
             )
             return failed
         finally:
-            failed = samples = parts = None  # an error keeps this frame
+            failed = samples = None  # an error keeps this frame
+            parts.clear()
 
     def _rows(self) -> list[int]:
         """Return the rows that have samples."""

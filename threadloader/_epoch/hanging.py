@@ -87,7 +87,7 @@ class Patience:
         waited = perf_counter() - self._began
         if not begun or (self._timeout and waited >= self._timeout):
             msg = f"DataLoader timed out after {self._timeout} seconds"
-            raise RuntimeError(msg + _threads_in(self._stats, head))
+            raise RuntimeError(msg + _threads_in(self._stats, self._progress, head))
         if waited < self._warned:
             return
         if is_debugged():
@@ -97,16 +97,17 @@ class Patience:
         if self._find_lost is not None:
             self._find_lost()
         if not self._progress.cancelled:
-            what = _threads_in(self._stats, head)
+            what = _threads_in(self._stats, self._progress, head)
             took = f"no batch has come for {WARNED_SECONDS:.0f} seconds"
             warn_user(f"{took}; the loop waits on{what}")
 
 
-def _threads_in(stats: Stats, head: OpenBatch | FailedBatch) -> str:
+def _threads_in(stats: Stats, progress: Progress, head: OpenBatch | FailedBatch) -> str:
     """Describe the threads that the next batch waits for: ": worker 1 has been in ..."; or nothing.
 
     Args:
         stats: Of the loader; they know what each thread is in.
+        progress: Of the epoch.
         head: The batch that is waited for.
     """
     busy = stats.busy()
@@ -115,7 +116,7 @@ def _threads_in(stats: Stats, head: OpenBatch | FailedBatch) -> str:
     stacks = sys._current_frames()  # noqa: SLF001  # documented, in spite of its name
     try:
         parts = [
-            _described(counters) + _stack(stacks.get(counters.thread))
+            _described(counters, progress) + _stack(stacks.get(counters.thread))
             for counters in (due or busy)[:MOST_STACKS]
         ]
     finally:
@@ -135,17 +136,17 @@ def _plan_of(counters: Counters) -> object:
     return task[0] if type(task) is tuple else task
 
 
-def _described(counters: Counters) -> str:
+def _described(counters: Counters, progress: Progress) -> str:
     """Return who is in what, and for how long."""
     seconds = perf_counter() - counters.task_began
-    return f"worker {counters.number} has been in {_task(counters)} for {seconds:.1f} s"
+    return f"worker {counters.number} has been in {_task(counters, progress)} for {seconds:.1f} s"
 
 
-def _task(counters: Counters) -> str:
+def _task(counters: Counters, progress: Progress) -> str:
     """Return what a thread is in, in words."""
     task = counters.task
     if type(task) is Ticket:
-        return _rows(task)
+        return _sample(task, progress.fetched_by(counters.thread))
     if type(task) is PlannedBatch:
         return f"the collate function of batch {task.sequence}"
     if type(task) is tuple:
@@ -153,9 +154,16 @@ def _task(counters: Counters) -> str:
     return "its task" if task is None else str(task)  # it has just ended
 
 
-def _rows(ticket: Ticket) -> str:
-    """Return which rows a thread makes, in words."""
+def _sample(ticket: Ticket, fetched: int | None) -> str:
+    """Return which sample of a ticket is fetched, in words.
+
+    Args:
+        ticket: The ticket.
+        fetched: Samples of it that are there; None if they are not fetched one by one.
+    """
     plan, rows = ticket.batch, ticket.stop - ticket.start
+    if fetched is not None and fetched < rows:
+        return f"{plan.label} {plan.index_of(ticket.start + fetched)!r} of batch {plan.sequence}"
     if rows == 1:
         return f"{plan.label} {plan.index_of(ticket.start)!r} of batch {plan.sequence}"
     return f"batch {plan.sequence}, rows {ticket.start} to {ticket.stop - 1}"

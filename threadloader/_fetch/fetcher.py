@@ -50,8 +50,8 @@ class Cancellable(Protocol):
     def cancelled(self) -> bool:
         """Whether no further sample is to be fetched."""
 
-    def fetching(self, left: list[Any]) -> None:
-        """Empty a list as soon as the epoch is cancelled, until `fetched`."""
+    def fetching(self, left: list[Any], samples: list[Any]) -> None:
+        """Empty a list as soon as the epoch is cancelled, until `fetched`; see the samples grow."""
 
     def fetched(self, left: list[Any]) -> None:
         """Leave a list alone."""
@@ -237,7 +237,7 @@ def call_each(
     """
     calls, left = len(arguments), iter(arguments)
     try:
-        epoch.fetching(arguments)  # a list that is emptied ends the loop over it
+        epoch.fetching(arguments, results)  # a list that is emptied ends the loop over it
         results.extend(map(function, left))
         if len(results) < calls and (argument := arguments[len(results) :][:1]):
             # A call raised StopIteration, which ended the loop, too, and is lost.  To call again

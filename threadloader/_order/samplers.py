@@ -226,8 +226,8 @@ class KnownSampler:
         order = self.order()
         if order is None and share.world_size == 1:
             # Not whole batches are left out: another number of ranks may have begun the epoch.
-            rest = batches_of(islice(sampled, start, None), size, drop_last=drop_last)
-            yield from zip(count(start, size), rest)
+            drawn = batches_of(islice(sampled, start, None), size, drop_last=drop_last)
+            yield from zip(count(start, size), drawn)
             return
         if order is None:
             order = list(sampled)

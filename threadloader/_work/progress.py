@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import count
 from operator import attrgetter
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,7 @@ class Progress:
         wait, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
         fetching, fetched: worker.
+        fetched_by: shared.
         reached_at: consumer, after a wait.
     """
 
@@ -109,9 +110,9 @@ class Progress:
         # The ids of batches that were begun and are not done.  Not guarded by the lock, for which
         # planner and workers would compete: adding and discarding are atomic on both builds.
         self._open: set[int] = set()
-        # The indices of running tickets, by their ids: emptied by `cancel`.  Setting, popping and
-        # copying are atomic on both builds.
-        self._left: dict[int, list[Any]] = {}
+        # The indices of running tickets, by their ids: emptied by `cancel`.  With them the samples
+        # so far, and the thread.  Setting, popping and copying are atomic on both builds.
+        self._left: dict[int, tuple[list[Any], list[Any], int]] = {}
 
     def begun(self, batch: object) -> None:
         """Note a batch that workers may work on now."""
@@ -125,18 +126,30 @@ class Progress:
     def cancel(self) -> None:
         """Have no further sample fetched."""
         self.cancelled = True
-        for left in self._left.copy().values():
+        for left, _, _ in self._left.copy().values():
             left.clear()
 
-    def fetching(self, left: list[Any]) -> None:
-        """Have the indices of a ticket emptied as soon as the epoch is cancelled."""
-        self._left[id(left)] = left
+    def fetching(self, left: list[Any], samples: list[Any]) -> None:
+        """Have the indices of a ticket emptied as soon as the epoch is cancelled.
+
+        Args:
+            left: The indices.
+            samples: Grows by each sample that is fetched.
+        """
+        self._left[id(left)] = left, samples, get_ident()
         if self.cancelled:  # it may have been before they were set
             left.clear()
 
     def fetched(self, left: list[Any]) -> None:
         """Note the end of a ticket."""
         self._left.pop(id(left), None)
+
+    def fetched_by(self, thread: int) -> int | None:
+        """Return how many samples of its ticket a thread has fetched; None if it fetches none."""
+        for _, samples, fetches in self._left.copy().values():
+            if fetches == thread:
+                return len(samples)
+        return None
 
     def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
         """Count the rows of a ticket; return whether the batch is now to be collated."""
