@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -366,3 +367,37 @@ def test_a_late_sample_keeps_its_slot_until_it_ends(spawn: Spawn) -> None:
         1,
         0,
     )
+
+
+class Sample:
+    """What nothing but a batch keeps."""
+
+
+@pytest.mark.parametrize("workers", [{"threads": 0}, {"threads": 2}], ids=str)
+def test_an_error_of_a_collate_function_that_is_forgotten_keeps_no_sample(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    alive: weakref.WeakSet[Sample] = weakref.WeakSet()
+
+    class Made:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Sample:
+            alive.add(sample := Sample())
+            return sample
+
+    def run() -> int:
+        with ThreadLoader(Made(), 4, collate_fn=lambda _: 1 // 0, **workers) as loader:
+            gc.collect()
+            gc.disable()
+            try:
+                with suppress(ZeroDivisionError):
+                    list(loader)
+            finally:
+                loader.close()
+                gc.enable()
+        join_workers()
+        return len(alive)
+
+    assert spawn(run).result(PATIENCE) == 0

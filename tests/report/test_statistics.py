@@ -198,3 +198,22 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
         totals, of_threads = loader.statistics().totals, threaded.statistics().totals
     assert (totals.batches, totals.samples) == (4000, 16_000)
     assert (of_threads.batches, of_threads.samples) == (400, 1600)
+
+
+@pytest.mark.filterwarnings("ignore:a sample was left out")
+def test_what_the_calling_thread_fetches_and_writes_is_counted_as_that() -> None:
+    class Large:
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> Any:
+            if index % 4 == 3:
+                raise ValueError(index)
+            return np.zeros(1 << 20, np.uint8)
+
+    for sizes in ({"on_error": "skip"}, {"sampler": [0, 1, 2, 4, 5, 6, 8, 9, 10]}):
+        with ThreadLoader(Large(), 3, threads=0, output="numpy", **sizes) as loader:
+            list(loader)
+            totals = loader.statistics().totals
+        assert totals.fetch_seconds > 0.0
+        assert totals.collate_seconds > 0.0

@@ -247,8 +247,11 @@ def test_what_can_not_be_replayed_is_refused() -> None:
             loader.replay(batch=5)
         with pytest.raises(IndexError, match="no index 99"):
             loader.replay(batch=0, index=99)
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match=f"{ROWS} rows"):
             loader.replay(batch=0, row=ROWS)
+        for wrong in ({"epoch": -1}, {"batch": -1}, {"row": -1}):
+            with pytest.raises(ValueError, match=r"at least 0, but got -1"):
+                loader.replay(**{"batch": 0, **wrong})
         with pytest.raises(ValueError, match="no note"):
             loader.replay(LookupError(1))
         with pytest.raises(TypeError, match="needs an error"):

@@ -207,3 +207,22 @@ def test_what_was_set_before_is_kept_by_no_worker() -> None:
         loader.close()  # waits for workers that were told to end
         gc.collect()
         assert [transform() is None for transform in gone[:-1]] == [True] * 4
+
+
+def test_replicas_that_are_kept_are_read_on_with_another_collate_fn(spawn: Spawn) -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Passes(data.IterableDataset):  # type: ignore[misc,name-defined]
+        passes = 0
+
+        def __iter__(self) -> Any:
+            self.passes += 1
+            return iter([self.passes] * 2)
+
+    def run() -> list[Any]:
+        with ThreadLoader(Passes(), 2, num_workers=1, persistent_workers=True) as loader:
+            told = [batch.tolist() for batch in loader]
+            loader.collate_fn = sum
+            return [told, *map(list, (loader, loader))]
+
+    assert spawn(run).result(PATIENCE) == [[[1, 1]], [4], [6]]

@@ -258,6 +258,8 @@ def check_runnable(num_workers: int, timeout: float, prefetch_factor: int | None
     if num_workers < 0:
         msg = f"num_workers option should be non-negative, but got {num_workers}"
         raise AssertionError(msg)
+    if timeout < 0:
+        raise ValueError("timeout option should be non-negative")
     if num_workers == 0 and timeout != 0:
         msg = "_SingleProcessDataLoaderIter requires timeout == 0"
         error = AssertionError(msg)

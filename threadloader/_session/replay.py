@@ -8,6 +8,7 @@ What is drawn for that is put back, so that the run goes on as if nothing had be
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import re
 from contextlib import contextmanager
@@ -72,8 +73,11 @@ class Wanted(NamedTuple):
             IndexError: The batch has no such row, or index.
         """
         rows = range(len(plan.indices))
+        if self.row is not None and self.row not in rows:
+            msg = f"batch {self.batch} has {len(rows)} rows, and none has number {self.row}"
+            raise IndexError(msg)
         if self.index_text is None:
-            return None if self.row is None else rows[self.row]
+            return self.row
         found = [row for row in rows if repr(plan.index_of(row)) == self.index_text]
         if len(found) == 1:
             return found[0]
@@ -93,10 +97,15 @@ def replay(session: Session, settings: Settings, wanted: Wanted) -> Any:
         wanted: Which.
 
     Raises:
-        ValueError: The order of that epoch is not known any more, or its random numbers are not.
+        ValueError: The order of that epoch is not known any more, or its random numbers are not;
+            or a number is negative.
         IndexError: The epoch has no such batch, or the batch no such row.
-        TypeError: The dataset is iterable.
+        TypeError: The dataset is iterable, or a number is none.
     """
+    for name, number in (("epoch", wanted.epoch), ("batch", wanted.batch), ("row", wanted.row)):
+        if number is not None and operator.index(number) < 0:
+            msg = f"{name} must be at least 0, but got {number}"
+            raise ValueError(msg)
     if settings.iterable:
         msg = "an iterable dataset can't be asked for one sample: iterate over it, or load a state"
         raise TypeError(msg)
