@@ -232,7 +232,9 @@ class MadeHere:
                 self._hand_over(head)
                 return
             seconds = perf_counter() - started
-            if limited and seconds > max(ONE_TICKET_SECONDS, bears) and self._may_leave():
+            left = (self._to_plan - self._made_here - 1) * seconds
+            long = seconds > max(ONE_TICKET_SECONDS, bears) and left >= START_SECONDS
+            if limited and long and self._may_leave():
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
                 self._leave(seconds / (rows or 1))
             self._note(rows, seconds)
