@@ -75,15 +75,11 @@ class DirectPath:
         layout = self._layout
         if layout is None or not self._at_once or self._pause > 0:
             return False
-        return self.nbytes(rows) <= AT_ONCE_NBYTES
+        nbytes = sum([place.nbytes for place in layout.places(rows) if place is not None])
+        return nbytes <= AT_ONCE_NBYTES
 
-    def nbytes(self, rows: int) -> int:
-        """Return the bytes of a batch that `make` has made."""
-        places = () if self._layout is None else self._layout.places(rows)
-        return sum([place.nbytes for place in places if place is not None])
-
-    def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
-        """Return the batch of all its samples, alone; None if they do not fit the layout."""
+    def make(self, samples: list[Any] | Rows) -> tuple[Any, int] | None:
+        """Return the batch of all its samples, and its bytes; None if they do not fit."""
         layout = self._layout
         if layout is None:
             return None
@@ -96,7 +92,7 @@ class DirectPath:
             memory.release()
             return None
         self.note_fit()
-        return (layout.batch(memory.take()),)
+        return layout.batch(memory.take()), memory.nbytes
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""

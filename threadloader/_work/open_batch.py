@@ -424,8 +424,9 @@ def _make_of(
             return None, None
         with suppress(Exception):  # no memory, say: the open batch will meet it again
             made = path.make(samples)
-            worker.counters.nbytes += 0 if made is None else path.nbytes(rows)
-            return made, None
+            if made is not None:
+                worker.counters.nbytes += made[1]
+                return made[:1], None
         return None, None
     finally:
         samples = path = plan = pipeline = made = DROPPED

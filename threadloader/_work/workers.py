@@ -15,6 +15,7 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
@@ -269,7 +270,9 @@ class Workers:
 
     def exchanged(self, settings: Settings) -> Original | None:
         """Return what workers copy of a collate function, if it was exchanged since they began."""
-        if settings.collate_fn == self._collate_fn:  # a bound method is another object each time
+        given, before = settings.collate_fn, self._collate_fn
+        # A bound method is another object each time; other objects may be equal and not the same.
+        if given is before or (type(given) is MethodType and given == before):
             return None
         return exchanged(settings)
 
