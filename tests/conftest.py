@@ -129,16 +129,10 @@ def no_thread_is_left_behind() -> Iterator[None]:
         assert not thread.is_alive(), f"{thread.name} is still running"
 
 
-@pytest.fixture(autouse=True)
-def a_first_sample_may_wait_for_others(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Let other samples begin soon, where a test has them wait for one another.
-
-    Those of the public promises, in tests/field, are about what the first one does alone.
-    """
-    if request.path.parent.name != "field":
-        monkeypatch.setattr("threadloader._threads.thread_group.FIRST_SECONDS", 0.05)
+@pytest.fixture
+def first_sample_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other samples begin soon, as the first one waits for them where no loader can see it."""
+    monkeypatch.setattr("threadloader._threads.thread_group.FIRST_SECONDS", 0.05)
 
 
 @pytest.fixture

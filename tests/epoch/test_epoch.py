@@ -81,6 +81,7 @@ def test_all_threads_work_on_the_first_batch_at_once(spawn: Spawn) -> None:
     assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2, 3]]
 
 
+@pytest.mark.usefixtures("first_sample_waits")
 def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> None:
     dataset = Gated(8)
     consumer = spawn(lists, ThreadLoader(dataset, batch_size=4, threads=2))
@@ -142,6 +143,7 @@ def test_threads_end_with_the_last_batch_though_the_iterator_is_kept(spawn: Spaw
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_close_wakes_a_consumer_before_the_running_samples_end(
     persistent: bool, spawn: Spawn
 ) -> None:

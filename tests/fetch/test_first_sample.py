@@ -6,11 +6,9 @@ from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._threads import thread_group
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,12 +16,6 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 ALONE = 2  # samples that run alone where the first one loads data
-
-
-@pytest.fixture(autouse=True)
-def the_first_sample_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no other sample begin before the first one has ended, also on a busy machine."""
-    monkeypatch.setattr(thread_group, "FIRST_SECONDS", PATIENCE)
 
 
 def told(dataset: Any, spawn: Spawn, **options: Any) -> list[Any]:

@@ -108,6 +108,7 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.usefixtures("first_sample_waits")
 def test_a_worker_s_scratch_state_is_its_own(kind: Any, spawn: Spawn) -> None:
     assert load(range(THREADS), kind(), spawn) == NUMBERS
 
@@ -148,6 +149,7 @@ ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how
 
 @pytest.mark.parametrize("kind", ["object", "method with a helper", "two closures", "partial"])
 @pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.usefixtures("first_sample_waits")
 def test_scratch_state_is_its_own_wherever_the_function_is(
     where: str, kind: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +190,7 @@ class Collating:
     ids=["method", "partial", "lambda"],
 )
 @pytest.mark.parametrize("how", ["auto", "deep"])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_a_method_of_the_dataset_is_that_of_the_worker_s_copy(
     how: Any, function: Any, spawn: Spawn
 ) -> None:
@@ -250,6 +253,7 @@ def copied(function: Any, how: Any = "auto") -> Any:
     return copy_function(function, how, Copied())
 
 
+@pytest.mark.usefixtures("first_sample_waits")
 def test_what_a_closure_collects_in_a_list_is_seen_outside(spawn: Spawn) -> None:
     seen: list[int] = []
     collator = Collator()

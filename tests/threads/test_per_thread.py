@@ -232,6 +232,7 @@ def test_pickling_takes_the_functions_and_no_instance() -> None:
 
 @pytest.mark.parametrize("how", ["auto", "shared", "deep"])
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_each_worker_has_one_handle_whatever_it_has_of_the_dataset(
     how: Any, persistent: bool
 ) -> None:

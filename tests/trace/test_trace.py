@@ -103,6 +103,7 @@ def test_viewers_accept_every_event_and_the_batches_are_those_without_a_trace(
     assert {event["args"]["epoch"] for event in trace.of("next")} == {1, 2}
 
 
+@pytest.mark.usefixtures("first_sample_waits")
 def test_each_thread_has_a_row_of_its_name_and_the_consumers_comes_first(path: Path) -> None:
     meeting = threading.Barrier(3)  # so that each has a ticket
     met = Acting(26, lambda index: index < 3 and meeting.wait(PATIENCE), row)

@@ -50,6 +50,7 @@ def fail(worker: int) -> None:
 
 @pytest.mark.parametrize("how", ["auto", "deep"])
 @pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_a_method_of_the_dataset_sets_up_each_worker_s_copy(
     how: Any, persistent: bool, spawn: Spawn
 ) -> None:

@@ -280,6 +280,7 @@ def test_of_many_that_share_a_cache_folder_one_requests_a_range(
 
 
 @pytest.mark.parametrize("how", ["closed", "closed, with kept workers", "dropped"])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_a_loader_that_ends_does_not_wait_for_the_next_try(
     server: RemoteServer, spawn: Callable[..., Future[Any]], how: str
 ) -> None:
