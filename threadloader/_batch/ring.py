@@ -274,10 +274,11 @@ class Ring:
         none: deque[tuple[int, Slot]] = deque()
         free, self._free = self._free, none
         leases, self._leases = self._leases, {}
+        self._notes = [note for note in self._notes if note() is not None]
         for slot, lease in leases.items():
             holder = lease()
             if holder is not None:
-                note = _Note(holder, self._notes.remove)  # in C; a dead one equals itself alone
+                note = _Note(holder)
                 note.nbytes, note.delivered = slot.nbytes, lease.delivered
                 self._notes.append(note)
         return free, leases
