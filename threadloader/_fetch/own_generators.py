@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
+import types
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 FEW = 100  # entries of a container that are looked at, whatever they are
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed
+_CODE = frozenset({types.FunctionType, classmethod, property, staticmethod})
 CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
 
 T = TypeVar("T")
@@ -221,10 +223,11 @@ def copy_generator(generator: Any) -> Any:
 def defaults_of(kind: type) -> list[tuple[str, Any]]:
     """Return the generators that are attributes of a class, which all objects have in common."""
     found: dict[str, Any] = {}
-    for base in kind.__mro__[:-1]:
-        for name, part in list(vars(base).items()):
-            if is_own_generator(part):
-                found.setdefault(name, part)
+    for base in kind.__mro__:
+        if base.__module__ != "builtins":
+            for name, part in list(vars(base).items()):
+                if type(part) not in _CODE and is_own_generator(part):
+                    found.setdefault(name, part)
     return list(found.items())
 
 

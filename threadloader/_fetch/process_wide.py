@@ -95,7 +95,8 @@ def shared_by_name(copied: Copied, dataset: Any, *functions: Any) -> list[Shared
             if name in names and _is_owned(names[name]):
                 found[f"the global {name}"] = type(names[name])
     for kind in {base: None for part in (dataset, *own) for base in type(part).__mro__}:
-        if is_users(getattr(sys.modules.get(kind.__module__), "__file__", None) or ""):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        if kind.__module__ != "builtins" and is_users(file):
             for name, part in list(vars(kind).items()):
                 if _is_owned(part):
                     found[f"{kind.__qualname__}.{name}"] = type(part)
