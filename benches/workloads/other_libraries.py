@@ -22,7 +22,7 @@ PACKAGES = (
     *("pillow", "torchvision", "opencv-python-headless", "albumentations", "monai", "h5py", "lmdb"),
     *("pyarrow", "pandas", "duckdb", "soundfile", "tifffile", "rasterio", "av", "tokenizers"),
     *("transformers", "datasets", "torch-geometric", "tensordict", "timm", "kornia", "librosa"),
-    *("torchaudio", "nibabel", "zarr", "polars"),
+    *("torchaudio", "nibabel", "zarr", "polars", "speechbrain"),
 )
 SIZE = 400
 PIXELS = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
@@ -349,6 +349,18 @@ def _hub_rows() -> Any:
     )
 
 
+def speechbrain(_: Path) -> Workload:
+    import torch
+    from speechbrain.dataio.batch import PaddedBatch
+    from speechbrain.dataio.dataset import DynamicItemDataset
+
+    sounds = [torch.randn(4000 + 500 * number) for number in range(8)]
+    rows = DynamicItemDataset({str(number): {"number": number} for number in range(SIZE)})
+    rows.add_dynamic_item(lambda i: sounds[i % 8] * 0.5, takes="number", provides="sound")
+    rows.set_output_keys(["id", "sound"])
+    return Workload(rows, {"batch_size": 16, "shuffle": True, "collate_fn": PaddedBatch})
+
+
 def hugging_face_rows(_: Path) -> Workload:
     return Workload(_hub_rows().with_format("torch"), {"batch_size": 16, "shuffle": True})
 
@@ -439,6 +451,7 @@ WORKLOADS: dict[str, Callable[[Path], Workload]] = {
         tokenizer_in_samples,
         padding_collator,
         masking_collator,
+        speechbrain,
         hugging_face_rows,
         hugging_face_images,
         hugging_face_stream,
