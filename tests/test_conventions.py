@@ -30,6 +30,8 @@ OF_THE_PROCESS = {
     "_kinds",
     "_leaving",
     "_listeners",
+    "_making",
+    "_replaced",
 }
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
@@ -108,7 +110,7 @@ def test_a_class_that_owns_a_lock_says_what_it_guards_and_who_calls_what(path: P
 
 @every_module
 def test_no_argument_is_deleted_where_an_error_may_keep_the_frame(path: Path) -> None:
-    # IPython asks each frame of a traceback for its arguments: see `dropping.DROPPED`.
+    # IPython asks each frame of a traceback for its arguments: see `_lifetime.DROPPED`.
     for function in ast.walk(_parse(path)):
         if not isinstance(function, ast.FunctionDef) or "cli" in path.parts:
             continue

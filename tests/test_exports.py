@@ -49,7 +49,7 @@ HEAVY = {
 }
 
 
-MOST_MODULES = 87  # that naming the loader imports: what only some need, they import
+MOST_MODULES = 80  # that naming the loader imports: what only some need, they import
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.kinds import is_ours
-from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._lifetime import end_thread_at_exit
 from threadloader._order.ranks import sampled_batches
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize

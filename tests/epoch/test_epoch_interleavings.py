@@ -16,7 +16,7 @@ from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
 from threadloader._epoch import epoch, hanging, made_here
 from threadloader._session import kept_workers, session
-from threadloader._threads import pool, thread_group, waiting
+from threadloader._threads import pool, waiting
 from threadloader._threads.starting import start_each
 from threadloader._tuning import tuner
 from threadloader._work import open_batch, progress, stats
@@ -49,11 +49,11 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(direct_filling, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)
-    monkeypatch.setattr(thread_group, "Lock", it.Lock)
+    monkeypatch.setattr(pool, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
     monkeypatch.setattr(pool, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # Looked up within the run, where time passes only while all threads wait.
     monkeypatch.setattr(waiting, "monotonic", lambda: time.monotonic())  # noqa: PLW0108
     monkeypatch.setattr(hanging, "perf_counter", lambda: time.monotonic())  # noqa: PLW0108
@@ -105,7 +105,6 @@ SWITCHED = [
         epoch,
         made_here,
         pool,
-        thread_group,
         progress,
         ring,
         kept_workers,

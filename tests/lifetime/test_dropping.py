@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.child import run_child
 
-from threadloader._lifetime.dropping import when_dropped
+from threadloader._lifetime import when_dropped
 
 
 class Thing:
@@ -44,7 +44,7 @@ def test_it_is_called_once_when_it_is_called_by_hand() -> None:
 
 def test_it_is_not_called_at_the_interpreters_exit() -> None:
     script = (
-        "from threadloader._lifetime.dropping import when_dropped\n"
+        "from threadloader._lifetime import when_dropped\n"
         "class Thing: pass\n"
         "thing = Thing()\n"
         "call = when_dropped(thing, print, 'called')\n"

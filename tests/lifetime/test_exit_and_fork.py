@@ -18,7 +18,7 @@ import sys
 sys.modules["torch"] = None
 import numpy as np
 from threadloader import ThreadLoader
-from threadloader._lifetime import exit_and_fork
+from threadloader import _lifetime
 from threadloader.datasets import PerThread
 
 class Here:
@@ -53,8 +53,8 @@ def told(phase, function):
         print(phase.name, iterator._progress.cancelled, any(one.is_alive() for one in workers))
     return tell
 
-for phase, function in exit_and_fork._at_exit.items():
-    exit_and_fork._at_exit[phase] = told(phase, function)
+for phase, function in _lifetime._at_exit.items():
+    _lifetime._at_exit[phase] = told(phase, function)
 """
     code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
@@ -73,7 +73,7 @@ def test_a_phase_that_fails_is_told_and_the_next_ones_come(spawn: Spawn) -> None
 def fail():
     raise KeyboardInterrupt("in a phase")
 
-exit_and_fork._at_exit[exit_and_fork.Phase.CANCEL_EPOCHS] = fail
+_lifetime._at_exit[_lifetime.Phase.CANCEL_EPOCHS] = fail
 """
     code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, output.splitlines()) == (0, ["instance closed"])
@@ -99,7 +99,7 @@ FORKS = """
 import atexit, os, signal, sys, threading, warnings
 sys.modules["torch"] = None
 from threadloader import ClosedError, ThreadLoader
-from threadloader._lifetime import exit_and_fork
+from threadloader import _lifetime
 warnings.simplefilter("ignore")
 
 def loaded():

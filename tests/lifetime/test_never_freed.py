@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from support.child import run_child
 
-from threadloader._lifetime.never_freed import DeviceMemory
+from threadloader._lifetime import DeviceMemory
 
 # Whoever frees the memory ends the process, as in C++.
 HEAD = """
 import ctypes, os
-from threadloader._lifetime.never_freed import DeviceMemory, leak
+from threadloader._lifetime import DeviceMemory, leak
 
 new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

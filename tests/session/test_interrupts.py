@@ -23,7 +23,7 @@ import pytest
 from support.patience import PATIENCE
 
 import threadloader
-from threadloader._lifetime.dropping import when_dropped
+from threadloader._lifetime import when_dropped
 from threadloader._threads.starting import Joinable, start_all
 
 if TYPE_CHECKING:

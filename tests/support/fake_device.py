@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.patience import PATIENCE
-from threadloader._lifetime.never_freed import DeviceMemory
+from threadloader._lifetime import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

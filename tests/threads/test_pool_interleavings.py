@@ -15,14 +15,13 @@ from support.patience import PATIENCE
 
 from threadloader import ClosedError
 from threadloader._threads import pool as pool_module
-from threadloader._threads import thread_group
 from threadloader._threads.pool import Pool
 from threadloader._threads.starting import start_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._threads.thread_group import Job
+    from threadloader._threads.pool import Job
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 
@@ -60,14 +59,14 @@ class Thread(it.Thread):
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_group, "Lock", it.Lock)
+    monkeypatch.setattr(pool_module, "Lock", it.Lock)
     monkeypatch.setattr(pool_module, "Joinable", Thread)
     monkeypatch.setattr(pool_module, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
 
 
-SWITCHED = [pool_module.__file__, thread_group.__file__]
+SWITCHED = [pool_module.__file__]
 
 
 def explore(scenario: Callable[[], None], iterations: int, **options: Any) -> None:

@@ -13,7 +13,6 @@ from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
 from threadloader._batch.filling import ListFilling
 from threadloader._batch.memory import LeasedMemory
-from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 from threadloader._order.tickets import PrefetchDepth
 
 if TYPE_CHECKING:
@@ -55,8 +54,16 @@ class Collation:
         self.ring = ring
         self.depth = PrefetchDepth()  # follows the bytes of its batches
         self._tensors = output == "torch"
-        collate: Callable[[Any], Any] = _torch.default_collate if self._tensors else numpy_collate
-        convert_sample = _torch.default_convert if self._tensors else numpy_convert
+        collate: Callable[[Any], Any]
+        if self._tensors:
+            collate, convert_sample = _torch.default_collate, _torch.default_convert
+        else:
+            from threadloader._batch.numpy_collate import (  # noqa: PLC0415  # not with torch
+                numpy_collate,
+                numpy_convert,
+            )
+
+            collate, convert_sample = numpy_collate, numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
         if collate_fn is default or (batched and collate_fn is collate):
             collate_fn = None

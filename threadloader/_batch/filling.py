@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.odd_sample import advise, odd_row
 from threadloader._fetch.array_rows import as_list
-from threadloader._lifetime.never_freed import leak
+from threadloader._lifetime import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,6 +192,8 @@ def call_collate(
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         if not default:
             return None, 0, (error, None)
+        from threadloader._batch.odd_sample import advise, odd_row  # noqa: PLC0415  # for messages
+
         row = odd_row(function, samples, error)
         advise(error)
         return None, 0, (error, row if row is None or rows is None else rows[row])

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._lifetime.never_freed import leak
+from threadloader._lifetime import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._epoch.epoch import Epoch
 from threadloader._fetch.failure import strip_all
-from threadloader._lifetime.dropping import DROPPED, when_dropped
+from threadloader._lifetime import DROPPED, when_dropped
 from threadloader._work.iterable_reader import IterableBatch
 from threadloader.errors import EmptyReplicaWarning, RankError, warn_user
 

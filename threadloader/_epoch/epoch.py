@@ -22,8 +22,7 @@ from threadloader._epoch.hanging import Patience
 from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
-from threadloader._lifetime.dropping import DROPPED, when_dropped
-from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._lifetime import DROPPED, end_thread_at_exit, when_dropped
 from threadloader._order.samplers import is_known
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
-    from threadloader._lifetime.never_freed import DeviceMemory
+    from threadloader._lifetime import DeviceMemory
     from threadloader._settings import Settings
-    from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
     from threadloader._work.copier import Copier

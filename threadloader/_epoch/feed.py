@@ -10,7 +10,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.planner import Planner
 from threadloader._work.open_batch import OpenBatch, Pipeline, make_at_once, work_here
 from threadloader.errors import StateError

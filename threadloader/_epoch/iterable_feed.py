@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._ranks.share import Part, named_ranks
 from threadloader._resume import Lane
-from threadloader._threads.thread_group import SingleJob
+from threadloader._threads.pool import SingleJob
 from threadloader._work.iterable_reader import IterableBatch, IterableReader, read
 from threadloader.errors import EmptyReplicaWarning, StateError, warn_user
 

@@ -16,7 +16,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 from threadloader._work.open_batch import OpenBatch
 from threadloader._work.workers import runs_event_loop

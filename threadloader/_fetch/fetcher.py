@@ -20,7 +20,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
 from threadloader._fetch.own_generators import OwnGenerators
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._rng.streams import enter_sample_streams, leave_streams, seeding
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._fetch.kinds import Kind, is_model, kind_of
 from threadloader._fetch.parts import ATOMS, CONTAINERS, LARGE, OBJECTS, entries, parts
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._rng.streams import Seeded, here, sample_seed
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.parts import attributes
-from threadloader._lifetime.dropping import when_dropped
+from threadloader._lifetime import when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

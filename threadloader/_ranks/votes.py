@@ -14,8 +14,7 @@ from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._lifetime.dropping import AtomicWeakSet
-from threadloader._lifetime.exit_and_fork import Phase, at_exit, is_exiting
+from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
 from threadloader._threads.waiting import Stop

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._lifetime.dropping import DROPPED, when_dropped
+from threadloader._lifetime import DROPPED, when_dropped
 from threadloader._rng.streams import drawing_from, here
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime.exit_and_fork import around_fork, in_forked_child
+from threadloader._lifetime import around_fork, in_forked_child
 from threadloader._rng.streams import here
 from threadloader.errors import warn_user
 

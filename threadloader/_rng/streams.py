@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime.dropping import DROPPED
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime import DROPPED, in_forked_child
 from threadloader._rng.seeds import key_of
 
 if TYPE_CHECKING:

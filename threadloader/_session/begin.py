@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.feed import open_feed
 from threadloader._epoch.skipped import Tally
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.ranks import (
     SavedEpoch,
     epoch_of,

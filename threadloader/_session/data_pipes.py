@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from threadloader import _torch
-from threadloader._threads.thread_group import SingleJob
+from threadloader._threads.pool import SingleJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,9 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.process_wide import warn_of_process_wide
-from threadloader._lifetime.dropping import AtomicWeakSet
-from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._threads.thread_group import join
+from threadloader._lifetime import AtomicWeakSet, end_thread_at_exit
+from threadloader._threads.pool import join
 from threadloader._threads.worker_info import let_debuggers_take_turns
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader._work.first_samples import FirstSamples
@@ -22,7 +21,7 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._settings import Settings
-    from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._work.stats import Stats
 
 

@@ -12,7 +12,7 @@ from functools import wraps
 from threading import RLock
 from typing import Any
 
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime import in_forked_child
 
 
 class _Turns:

@@ -21,8 +21,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
-from threadloader._lifetime.dropping import when_dropped
-from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
+from threadloader._lifetime import Phase, at_exit, in_forked_child, when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

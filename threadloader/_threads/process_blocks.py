@@ -16,7 +16,7 @@ from functools import partial, wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime import in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,35 +3,50 @@
 User code calls torch's function, which it may have imported at any time and under any name.  So
 that very function learns about threads (see `_torch.teach_worker_info`).  Without torch there is
 a function here.
+
+In torch, threads that a dataset starts are in a worker's process, and `get_worker_info()` answers
+there.  Here they would belong to no worker.  So once there are workers, `Thread.start` asks for
+the calling thread's context, and the new thread runs in it, whatever its class.
+
+Any thread may start a thread of a `ThreadPoolExecutor`, which then works for all.  So such a thread
+has no context of its own: each task runs in the context of its submitter.  Not covered:
+``_thread.start_new_thread``, threads of C libraries, an executor's ``initializer``, and tasks of
+other pools, which run in the context of the pool's maker.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
-from threadloader._lifetime.dropping import DROPPED
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime import DROPPED, in_forked_child
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.process_blocks import untangle
-from threadloader._threads.propagation import Propagation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    # Makes a context manager, inside of which another thread has the asking thread's context.
+    MakesContext = Callable[[], AbstractContextManager[None]]
+
 
 T = TypeVar("T")
+
+_MISSING: Any = object()
 
 
 class _Local(threading.local):
     info: Any = None  # a WorkerInfo, in a worker
     alone: tuple[Any, Any] = (None, None)  # the same, and as worker 0 of 1; see `in_part`
     pass_seed: int | None = None
+    submits = False  # whether the thread is about to start an executor's thread
     intra_op: int | None = None  # threads of torch's operators before a sample chose a number
 
 
@@ -71,7 +86,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _context_here() -> Callable[[], AbstractContextManager[None]] | None:
+def _context_here() -> MakesContext | None:
     """Return a maker of the calling thread's context for another one; None outside workers."""
     info, seed = _here.info, _here.pass_seed
     if info is None and seed is None:
@@ -89,7 +104,83 @@ def _in_context(info: Any, seed: int | None) -> Iterator[None]:
         _here.info, _here.pass_seed = before
 
 
-_propagation = Propagation(_context_here)
+# What propagates contexts in the place of functions of Python's, and whether it is installed.
+_replaced: dict[str, Any] = {}
+
+
+def _propagate() -> None:
+    """Begin to propagate contexts to threads that are started, for good.
+
+    It is never undone: others may have replaced the same functions since.  There is no lock, which
+    a child could be forked with: whoever comes second puts the same functions in place again, since
+    `dict.setdefault` is atomic on both builds.
+    """
+    if "installed" in _replaced:
+        return
+    thread: Any = Thread
+    executor: Any = ThreadPoolExecutor
+    thread.start = _replaced.setdefault("start", _start(thread.start))
+    executor.submit = _replaced.setdefault("submit", _submit(executor.submit))
+    _replaced["installed"] = True
+
+
+def _start(original: Callable[[Thread], None]) -> Callable[[Thread], None]:
+    @wraps(original)
+    def start(self: Thread) -> None:
+        context = _context_here()
+        if context is None or _here.submits:
+            return original(self)
+        # On the instance, since subclasses have a run() of their own; it may have one, too.
+        names, run = vars(self), self.run
+        before = names.get("run", _MISSING)
+
+        def run_in_context() -> None:
+            put_back()
+            with context():
+                run()
+
+        def put_back() -> None:
+            if names.get("run") is run_in_context:
+                names.pop("run") if before is _MISSING else names.update(run=before)
+
+        names["run"] = run_in_context
+        try:
+            return original(self)
+        except BaseException:  # no thread is to be had, or it was started before
+            put_back()
+            raise
+
+    return start
+
+
+def _submit(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        context = _context_here()
+        if context is None or not _runs_here(self):
+            return original(self, fn, *args, **kwargs)
+        before, _here.submits = _here.submits, True
+        try:
+            return original(self, partial(_call, context, fn), *args, **kwargs)
+        finally:
+            _here.submits = before
+
+    return submit
+
+
+def _call(context: MakesContext, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function in its submitter's context."""
+    with context():
+        return function(*args, **kwargs)
+
+
+def _runs_here(executor: Any) -> bool:
+    """Whether tasks run in this interpreter; to another one only what can be pickled is sent."""
+    return all(
+        kind.__module__ != "concurrent.futures.interpreter" for kind in type(executor).__mro__
+    )
+
+
 untangle()
 
 
@@ -132,7 +223,7 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
 
     It also returns it in threads that the function starts, as long as they live.
     """
-    _propagation.install()
+    _propagate()
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before, _here.pass_seed = _here.pass_seed, seed
     try:
@@ -177,7 +268,7 @@ class Introduction:
     def __init__(
         self, number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
     ) -> None:
-        _propagation.install()
+        _propagate()
         self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -212,7 +303,7 @@ def introduced(
         dataset: This worker's copy.
         rng: An object with its generators.
     """
-    _propagation.install()
+    _propagate()
     before = _here.info
     _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:

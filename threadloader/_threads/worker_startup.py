@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import RLock
 from typing import Any
 
-from threadloader._lifetime.dropping import AtomicWeakSet
+from threadloader._lifetime import AtomicWeakSet
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import ClosedError
 

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threadloader._lifetime.exit_and_fork import in_forked_child
-from threadloader._lifetime.never_freed import DeviceMemory
+from threadloader._lifetime import DeviceMemory, in_forked_child
 from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.threads import ignore_captures
 from threadloader.errors import warn_user

@@ -34,7 +34,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate
 
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime import in_forked_child
 from threadloader._torch.random_state import draw_base_seed, new_generator
 
 if TYPE_CHECKING:

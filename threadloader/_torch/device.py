@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from threadloader._lifetime.never_freed import DeviceMemory
+    from threadloader._lifetime import DeviceMemory
 
 __all__ = ["Device", "Event", "Leaf", "StreamlessDevice", "TargetDevice"]
 

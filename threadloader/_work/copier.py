@@ -24,16 +24,15 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of_copy, strip_all
-from threadloader._lifetime.dropping import DROPPED
-from threadloader._threads.pool import Pool
-from threadloader._threads.thread_group import SingleJob
+from threadloader._lifetime import DROPPED
+from threadloader._threads.pool import Pool, SingleJob
 from threadloader._trace import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadloader._batch.filling import DeviceBatch, Filling
-    from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device, Event
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress

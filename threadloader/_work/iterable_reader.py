@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import PlannedBatch
 from threadloader._ranks.share import asked
 from threadloader._resume import (

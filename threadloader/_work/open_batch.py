@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._fetch.array_rows import Rows
 from threadloader._fetch.failure import Failure, error_to_raise, failure_of, set_notes, strip
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import (
     call_for_batch,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Fetched
     from threadloader._order.tickets import PlannedBatch
-    from threadloader._threads.thread_group import Job
+    from threadloader._threads.pool import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
     from threadloader._work.copies import Original, Worker

@@ -12,8 +12,7 @@ from threading import Lock, get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._lifetime.dropping import AtomicWeakSet
-from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
+from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, in_forked_child
 from threadloader._threads.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._threads.pool import ThreadGroup
 
 
 TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean

@@ -28,7 +28,7 @@ from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.own_generators import seeded
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._order.samplers import is_known, is_list
 from threadloader._order.tickets import UNKNOWN_ROWS
 from threadloader._rng.isolation import (
@@ -39,11 +39,9 @@ from threadloader._rng.isolation import (
     redirection,
 )
 from threadloader._rng.streams import Current, WorkerStream
-from threadloader._threads import thread_group
 from threadloader._threads.per_thread import close_here
-from threadloader._threads.pool import Pool
+from threadloader._threads.pool import Pool, join
 from threadloader._threads.surroundings import Adopting, Surroundings
-from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import Introduction, introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._tuning.tuner import Limits, gil_is_enabled
@@ -66,13 +64,16 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Cancellable, Fetches
     from threadloader._fetch.loaded import AttributesBefore, Change
     from threadloader._settings import Settings
-    from threadloader._threads.thread_group import Job, ThreadGroup
+    from threadloader._threads.pool import Job, ThreadGroup
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.copies import Original
     from threadloader._work.first_samples import FirstSamples
     from threadloader._work.stats import Counters, Stats
 
 
+# How long a first job runs alone, at the most.  It may load what all others find loaded, a table of
+# gigabytes say; but it may also wait for others, and then all must run.  A choice, unmeasured.
+FIRST_SECONDS = 30.0
 _MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
 _PLAIN = frozenset({bool, bytes, float, int, str})
 
@@ -200,7 +201,7 @@ class Workers:
         """
         if self.first_samples.loads_nothing or settings.dataset_copy == "shared":
             return 0.0
-        most = thread_group.FIRST_SECONDS
+        most = FIRST_SECONDS
         return min(most, settings.timeout / 3) if settings.timeout else most
 
     def begin_again(self, latest: float) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader._fetch.dataset_copy import copy_dataset
 from threadloader._fetch.object_copy import Copied
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._fetch.program_code import is_users, short_path
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime import DROPPED
 from threadloader._threads.starting import start_all
 from threadloader._threads.waiting import Stop, stopped_by, stops_here
 from threadloader.errors import ClosedError
