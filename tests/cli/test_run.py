@@ -128,7 +128,7 @@ def test_the_program_imports_torch_and_keeps_its_globals_to_the_end(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nowhere.py"], ["-m", "no.such.module"], [], ["--"], ["-m"], ["--compare"]]
+    "arguments", [["nowhere.py"], ["-m", "no.such.module"], [], ["--"], ["-m"]]
 )
 def test_a_program_that_is_missing_exits_with_2(arguments: list[str]) -> None:
     done = python(*RUN, *arguments)
@@ -225,6 +225,8 @@ with subprocess.Popen([sys.executable, "-c", {HOLDS!r}], **pipes) as child:
         print(*(line.split()[1] for line in rollup.open() if line.startswith("Pss:")))
 list(made(3))
 list(made(4))
+for loader in [DataLoader(range(size)) for size in (5, 6)]:
+    list(loader)
 """
 
 
@@ -252,22 +254,24 @@ def test_the_report_has_batches_waits_and_the_memory_of_all_processes(of_a_rank:
 
 
 @needs_torch
-def test_loaders_that_are_made_at_one_line_for_two_callers_have_two_rows(of_a_rank: Any) -> None:
+def test_loaders_made_at_one_line_for_two_callers_or_side_by_side_have_two_rows(
+    of_a_rank: Any,
+) -> None:
     _, *loaders = of_a_rank[1]["loaders"]
     places = [loader["made_at"].rpartition(":")[2] for loader in loaders]
-    assert places == ["6 #1", "6 #2"]
+    assert places == ["6 #1", "6 #2", "19 #1", "19 #2"]
 
 
 @needs_torch
-def test_compare_runs_some_steps_both_ways_and_shows_both(tmp_path: Path) -> None:
-    options = ("--compare", "--steps", "7", "--json", tmp_path / "both.json")
-    done = python(*RUN, *options, written(tmp_path, LOOP), "1")
+@pytest.mark.parametrize(("options", "by"), [((), "1 thread"), (("--torch",), "torch, 1 process")])
+def test_a_run_ends_after_some_steps_by_threads_or_by_torch(
+    tmp_path: Path, options: tuple[str, ...], by: str
+) -> None:
+    written_to = tmp_path / "report.json"
+    script = written(tmp_path, LOOP)
+    done = python(*RUN, *options, "--steps", "7", "--json", written_to, script, "1")
     assert done.returncode == 0, done.stderr
-    assert "threadloader run --compare: 7 steps each way" in done.stderr
-    both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
-    for way, by in (("torch", "torch, 1 process"), ("threads", "1 thread")):
-        training = both[way]["loaders"][0]
-        assert (training["batches"], training["loaded_by"]) == (7, by)
-        assert f"whole run with {way}: " in done.stderr
-        assert by in done.stderr
-    assert len(done.stdout.splitlines()) == 2 * (7 + 1)  # 5 batches, a test, 2 batches, twice
+    training = json.loads(written_to.read_text(encoding="utf-8"))["loaders"][0]
+    assert (training["batches"], training["loaded_by"]) == (7, by)
+    assert by in done.stderr
+    assert len(done.stdout.splitlines()) == 7 + 1  # 5 batches, a test, 2 batches

@@ -1,30 +1,19 @@
-"""What switched the GIL on, on a build that can run without it.
-
-CPython tells the name of the extension module only once, in a warning at its import.
-"""
+"""What switched the GIL on, on a build that can run without it."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import sysconfig
 import warnings
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import GilWarning
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 AN_IMPORT = "the import of an extension module"
 _PACKAGE = str(Path(__file__).parents[1])
-_NAMED = re.compile(r"GIL\) has been enabled to load module '([^']+)'")
 
 
 def is_free_threaded() -> bool:
@@ -50,23 +39,8 @@ def warn_of_the_gil() -> None:
         return
     msg = (
         f"the GIL was switched on by {AN_IMPORT}, so threads take turns in Python code.  CPython's "
-        "RuntimeWarning at that import names it, and `threadloader doctor --import MODULE` says "
-        "what an import does.  Use another version of that package or do without, or set "
-        "PYTHON_GIL=0 if it is known to be safe"
+        "RuntimeWarning at that import names it.  Use another version of that package or do "
+        "without, or set PYTHON_GIL=0 if it is known to be safe"
     )
     if sys.version_info >= (3, 12):
         warnings.warn(msg, GilWarning, skip_file_prefixes=(_PACKAGE,))
-
-
-@contextmanager
-def modules_that_need_the_gil() -> Iterator[list[str]]:
-    """Have CPython's warnings name the module whose import switches the GIL on; tell no others.
-
-    Returns:
-        The names, as soon as the context is left: one at most, since the GIL stays on then.
-    """
-    names: list[str] = []
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        yield names
-        names += [name for each in told for name in _NAMED.findall(str(each.message))]

@@ -103,20 +103,15 @@ def named_object(name: str) -> Any:
     return found
 
 
-def search_here(folder: Path | None = None) -> None:
-    """Let imports look into a folder, too, by default the current one; also in children."""
-    path = str(Path.cwd() if folder is None else folder)
-    if path not in sys.path:
-        sys.path.insert(0, path)
-
-
 def _module(name: str) -> Any:
     path, module = Path(name), name
     if path.suffix == ".py":
         if not path.is_file():
             raise CommandError(f"there is no file {printable(name)}", code=2)
         module = path.stem
-    search_here(path.resolve().parent if path.suffix == ".py" else None)
+    folder = str(path.resolve().parent if path.suffix == ".py" else Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -11,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import CommandError, search_here
 from threadloader.cli.terminal import paragraph
 
 if TYPE_CHECKING:
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 INDENT = 11  # columns
 DESCRIPTION = """\
-Print the Python build, whether the GIL is on and which import switched it on, the cores that this
+Print the Python build, whether the GIL is on, the cores that this
 process may use, versions, image decoders, and advice.
 """
 PACKAGES = (
@@ -40,35 +38,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "doctor", help="print what loaders run on here, and advice", description=DESCRIPTION
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--import",
-        dest="imports",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="a module that your program imports, again for more: does it switch the GIL on?",
-    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        CommandError: A module can't be imported.
-    """
-    from threadloader._threads.gil_switch import modules_that_need_the_gil
-
-    search_here()
-    with modules_that_need_the_gil() as modules:
-        for name in arguments.imports:
-            try:
-                importlib.import_module(name)
-            except Exception as error:
-                text = f"can't import {name}: {type(error).__name__}: {error}"
-                raise CommandError(text, code=2) from error
-        found = examine()
-    found["gil"]["switched_on_by"] += modules
+    """Run the command."""
+    found = examine()
     texts = advice(found)
     if arguments.json:
         print(json.dumps({**found, "advice": texts}, indent=2))
@@ -114,7 +89,6 @@ def examine() -> dict[str, Any]:
         "gil": {
             "enabled": gil_is_enabled(),
             "requested_by": "" if switch == AN_IMPORT else switch,
-            "switched_on_by": [],  # for who has watched the imports
         },
         "cores": {
             "machine": os.cpu_count(),
@@ -146,14 +120,15 @@ def advice(found: dict[str, Any]) -> list[str]:
     """
     gil, python, cores = found["gil"], found["python"], found["cores"]
     free, decoders = python["free_threaded"], found["decoders"]
-    modules = ", ".join(gil["switched_on_by"]) or "an extension module"
     faster = "leanjpeg-simple" if free else "simplejpeg"
     on, requested = gil["enabled"], gil["requested_by"]
     old, no_pyc = python["version"].startswith("3.13."), "PYTHONDONTWRITEBYTECODE"
     texts = {
         f"The GIL is on because of {requested}: unset it.": on and requested,
-        f"The GIL was switched on by {modules}: use another version of that package, or set "
-        "PYTHON_GIL=0 if it is known to be safe.": on and not requested and free,
+        "The GIL was switched on by an extension module, which CPython's RuntimeWarning names: use "
+        "another version of that package, or set PYTHON_GIL=0 if it is known to be safe.": on
+        and not requested
+        and free,
         "Python code of several threads takes turns on this build. Where samples are made in pure "
         "Python, use a free-threaded build (3.13t or later).": on and not requested and not free,
         "triton is installed, and switches the GIL on when torch imports it (for any optimizer): "

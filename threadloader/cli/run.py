@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +14,11 @@ from threadloader.cli.arguments import CommandError, printable, whole
 from threadloader.cli.terminal import in_seconds, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from threadloader.cli.run_report import RunReport
 
 
-STEPS = 50  # of --compare
 COLUMNS = ("loaded by", "batches", "first batch", "waited", "share", "batches/s")
 DESCRIPTION = """\
 Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
@@ -41,15 +38,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--compare", action="store_true", help="run some steps with threads and some without")
-    steps = f"end when a loader has delivered N batches (default of --compare: {STEPS})"
+    steps = "end when a loader has delivered N batches"
     add("--steps", type=whole(1), metavar="N", help=steps)
     threads = "threads of each loader of a map-style dataset (default: its num_workers, or if that "
     threads += "is 0, ThreadLoader's default)"
     add("--threads", type=whole(1), metavar="N", help=threads)
     add("--torch", action="store_true", help="leave every loader to torch, and only measure")
     add("--json", type=Path, metavar="FILE", help="write the figures to a file")
-    add("--quiet", action="store_true", help=argparse.SUPPRESS)  # for --compare
     add("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run")
     add("script", nargs=argparse.REMAINDER, help="the script and its arguments")
     parser.set_defaults(run=run)
@@ -59,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
-        The exit code: that of the script, or of the run of `--compare` that failed.
+        The exit code of the script.
 
     Raises:
         CommandError: There is no script, or it can't be found.
@@ -69,10 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         raise CommandError("name a script, or a module after -m", code=2)
-    return _compare(arguments, words) if arguments.compare else _run(arguments, words)
-
-
-def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     from threadloader.cli.exchange import exchange_methods, when_imported
     from threadloader.cli.program import run_program, traceback_of
     from threadloader.cli.run_report import RunReport
@@ -102,15 +93,14 @@ def _finish(arguments: argparse.Namespace, report: RunReport) -> None:
     """Write the table, and the file."""
     content = report.as_json()
     rank = os.environ.get("RANK")
-    if not arguments.quiet:
-        # The script's end is its own: a reader that has closed a pipe changes no exit code here.
-        with suppress(OSError, ValueError, AttributeError):
-            sys.stdout.flush()
-        head = f"threadloader run{f', rank {rank}' if rank else ''}: {_whole_run(content)}"
-        if not content["loaders"]:
-            head += "; no DataLoader of torch's was iterated over in this process"
-        with suppress(OSError, ValueError):
-            print("\n".join([head, *_lines([content])]), file=sys.stderr)
+    # The script's end is its own: a reader that has closed a pipe changes no exit code here.
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    head = f"threadloader run{f', rank {rank}' if rank else ''}: {_whole_run(content)}"
+    if not content["loaders"]:
+        head += "; no DataLoader of torch's was iterated over in this process"
+    with suppress(OSError, ValueError):
+        print("\n".join([head, *_lines(content)]), file=sys.stderr)
     if arguments.json is not None:
         path = arguments.json
         _write(path.with_stem(f"{path.stem}-{rank}") if rank else path, content)
@@ -123,68 +113,24 @@ def _write(path: Path, content: Any) -> None:
         raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
 
 
-def _compare(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run the program twice in processes of their own, and write both tables as one."""
-    steps = arguments.steps or STEPS
-    ours = [] if arguments.threads is None else ["--threads", str(arguments.threads)]
-    program = ["-m", *words] if arguments.module is not None else ["--", *words]
-    # Threads first: what the first run leaves in the system's cache of files helps the second.
-    reports = {
-        way: _in_process(way, ["--steps", str(steps), *options], program)
-        for way, options in (("threads", ours), ("torch", ["--torch"]))
-    }
-    lines = [f"\nthreadloader run --compare: {steps} steps each way"]
-    lines += _lines([reports["torch"], reports["threads"]])
-    lines += [f"* whole run with {way}: {_whole_run(each)}" for way, each in reports.items()]
-    print("\n".join(lines), file=sys.stderr)
-    if arguments.json is not None:
-        _write(arguments.json, reports)
-    return 0
-
-
-def _in_process(way: str, options: Sequence[str], program: Sequence[str]) -> dict[str, Any]:
-    """Run the program in a new process, and return its report.
-
-    Raises:
-        CommandError: It failed, with its exit code.
-    """
-    print(f"threadloader run --compare: with {way}", file=sys.stderr, flush=True)
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  # as multiprocessing does
-    environment = {key: value for key, value in os.environ.items() if key != "RANK"}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "report.json")
-        own = ["-m", "threadloader", "run", "--quiet", "--json", str(file), *options]
-        command = [sys.executable, *flags, *own, *program]
-        code = subprocess.run(command, check=False, env=environment).returncode  # noqa: S603  # the user's own
-        if code or not file.exists():
-            raise CommandError(
-                f"{printable(program[1])} failed with {way}, with exit code {code}",
-                code=code if 0 < code < 256 else 1,
-            )
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return report
-
-
 def _whole_run(report: Mapping[str, Any]) -> str:
     peak = report["peak_memory_bytes"]
     memory = "unknown" if peak is None else f"{peak / 2**20:,.0f} MiB"
     return f"{in_seconds(report['seconds'])}, peak {memory} ({report['peak_memory_kind']})"
 
 
-def _lines(reports: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a table of the loaders, those of several runs that were made at one place together."""
-    places = dict.fromkeys(loader["made_at"] for each in reports for loader in each["loaders"])
-    rows, remarks = [], []
-    for place in places:
-        for number, report in enumerate(reports):
-            loader = next((each for each in report["loaders"] if each["made_at"] == place), None)
-            cells = ["not used", *[""] * (len(COLUMNS) - 1)]
-            if loader is not None:
-                cells = _cells(loader, report["seconds"])
-                if loader["left_alone_because"]:
-                    remarks.append(f"* {place} is left to torch: {loader['left_alone_because']}")
-            rows.append(("" if number else place, *cells))
-    return [*table(("DataLoader made at", *COLUMNS), rows, 2), *remarks] if rows else []
+def _lines(report: Mapping[str, Any]) -> list[str]:
+    """Return a table of the loaders, by the places where they were made."""
+    loaders = report["loaders"]
+    if not loaders:
+        return []
+    rows = [(each["made_at"], *_cells(each, report["seconds"])) for each in loaders]
+    remarks = [
+        f"* {each['made_at']} is left to torch: {each['left_alone_because']}"
+        for each in loaders
+        if each["left_alone_because"]
+    ]
+    return [*table(("DataLoader made at", *COLUMNS), rows, 2), *remarks]
 
 
 def _cells(loader: Mapping[str, Any], seconds: float) -> list[str]:
