@@ -53,7 +53,6 @@ PATIENCE_S = 0.7
 # What threads work on in parallel must not be left within an epoch: of the batches that they are
 # about to finish, loaders have different numbers.
 PATIENCE_PARALLEL_S = 2.5
-JOB_S = 1.5  # the same of a job
 # A process that is kept makes a large dataset once for all rounds of its workload.
 _latest_dataset: dict[tuple[str, int, int], Any] = {}
 MOST_STARTS = 50  # of a loader, where only the first batch is measured
