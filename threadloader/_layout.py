@@ -260,14 +260,12 @@ class Layout:
         all methods: shared.  `_places` is only ever added to, with equal values for equal keys.
     """
 
-    __slots__ = ("_flat", "_leaves", "_places", "_root", "_texts")
+    __slots__ = ("_leaves", "_places", "_root", "_texts")
 
     def __init__(self, root: Node) -> None:
         self._root = root
         self._leaves = tuple(leaves_of(root))
         self._texts = [n for n, leaf in enumerate(self._leaves) if isinstance(leaf, TextLeaf)]
-        # Whether a batch is just the list of its parts.
-        self._flat = isinstance(root, SequenceNode) and _is_list_of(root, self._leaves)
         self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
 
     def places(self, rows: int) -> tuple[Place | None, ...]:
@@ -341,7 +339,7 @@ class Layout:
         """
         for number in self._texts:
             parts[number] = self._leaves[number].gathered(parts[number])  # type: ignore[union-attr]
-        return parts if self._flat else _build(self._root, iter(parts), batch=True)
+        return _build(self._root, iter(parts), batch=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._root == other._root
@@ -356,15 +354,6 @@ def leaves_of(node: Node) -> Iterator[Leaf]:
             yield from leaves_of(child)
     else:
         yield node
-
-
-def _is_list_of(node: SequenceNode, leaves: Sequence[Leaf]) -> bool:
-    """Whether a batch of such samples is the list of its leaves."""
-    return (
-        node.kind in (list, tuple)
-        and len(node.children) == len(leaves)
-        and not any(isinstance(child, (DictNode, SequenceNode)) for child in node.children)
-    )
 
 
 def _read_row(leaf: Leaf, field: Field, row: int) -> Any:
