@@ -205,24 +205,16 @@ def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(both_ways: A
         assert found is None or f"is left to torch: {found}" in done.stderr
 
 
-HOLDS = "held = b'x' * (128 << 20); print(flush=True); input()"
-OF_A_RANK = f"""\
-import pathlib, subprocess, sys
+OF_A_RANK = """\
 from torch.utils.data import DataLoader
 from threadloader import ThreadLoader
 
 def made(size):
     return DataLoader(range(size))
 
-pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}}
-with subprocess.Popen([sys.executable, "-c", {HOLDS!r}], **pipes) as child:
-    child.stdout.readline()
-    for _ in range(3):
-        list(DataLoader(range(8), 4))
-    list(ThreadLoader(range(8)))
-    rollup = pathlib.Path("/proc/self/smaps_rollup")
-    if rollup.exists():
-        print(*(line.split()[1] for line in rollup.open() if line.startswith("Pss:")))
+for _ in range(3):
+    list(DataLoader(range(8), 4))
+list(ThreadLoader(range(8)))
 list(made(3))
 list(made(4))
 for loader in [DataLoader(range(size)) for size in (5, 6)]:
@@ -241,15 +233,12 @@ def of_a_rank(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @needs_torch
-def test_the_report_has_batches_waits_and_the_memory_of_all_processes(of_a_rank: Any) -> None:
+def test_the_report_has_batches_and_waits(of_a_rank: Any) -> None:
     done, report = of_a_rank
     loader = report["loaders"][0]
     assert (loader["passes"], loader["batches"]) == (3, 6)
     assert 0 < loader["first_batch_seconds"] <= loader["wait_seconds"]
-    assert "script.py:12" in loader["made_at"]
-    assert report["peak_memory_kind"].startswith("PSS" if done.stdout else "RSS")
-    own = int(done.stdout or 0) << 10
-    assert report["peak_memory_bytes"] > (own + (100 << 20) if own else 0)
+    assert "script.py:8" in loader["made_at"]
     assert "threadloader run, rank 3: " in done.stderr
 
 
@@ -259,7 +248,7 @@ def test_loaders_made_at_one_line_for_two_callers_or_side_by_side_have_two_rows(
 ) -> None:
     _, *loaders = of_a_rank[1]["loaders"]
     places = [loader["made_at"].rpartition(":")[2] for loader in loaders]
-    assert places == ["6 #1", "6 #2", "19 #1", "19 #2"]
+    assert places == ["5 #1", "5 #2", "12 #1", "12 #2"]
 
 
 @needs_torch

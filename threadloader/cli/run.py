@@ -96,7 +96,7 @@ def _finish(arguments: argparse.Namespace, report: RunReport) -> None:
     # The script's end is its own: a reader that has closed a pipe changes no exit code here.
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()
-    head = f"threadloader run{f', rank {rank}' if rank else ''}: {_whole_run(content)}"
+    head = f"threadloader run{f', rank {rank}' if rank else ''}: {in_seconds(content['seconds'])}"
     if not content["loaders"]:
         head += "; no DataLoader of torch's was iterated over in this process"
     with suppress(OSError, ValueError):
@@ -111,12 +111,6 @@ def _write(path: Path, content: Any) -> None:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
-
-
-def _whole_run(report: Mapping[str, Any]) -> str:
-    peak = report["peak_memory_bytes"]
-    memory = "unknown" if peak is None else f"{peak / 2**20:,.0f} MiB"
-    return f"{in_seconds(report['seconds'])}, peak {memory} ({report['peak_memory_kind']})"
 
 
 def _lines(report: Mapping[str, Any]) -> list[str]:

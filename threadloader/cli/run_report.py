@@ -1,17 +1,8 @@
-"""What is measured of a program's loaders, by the places where it makes them: batches and waits.
-
-And the most memory that this process and its children had together.  On Linux that is the sum of
-their PSS, the "proportional set size": a page that several processes share counts once.  It is read
-when batches are delivered, once a second at the most, so a short peak may be missed.  Elsewhere it
-is the largest RSS of this process, as the system counted it.
-"""
+"""What is measured of a program's loaders, by the places where it makes them: batches and waits."""
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,65 +13,6 @@ from threadloader._lifetime import DROPPED
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
-
-
-BETWEEN = 1.0  # seconds
-SHARE = 0.01  # of the time, at the most: to read the PSS of a large process takes milliseconds
-
-
-class MemoryMeter:
-    """Keeps the largest of the figures that were read.
-
-    Threads:
-        all: the consumer's.
-    """
-
-    def __init__(self) -> None:
-        self._pss = 0
-        self._due = 0.0
-
-    def sample(self) -> None:
-        """Read the memory, if the last figure is old enough."""
-        began = perf_counter()
-        if began < self._due:
-            return
-        self._pss = max(self._pss, _tree_pss() or 0)
-        ended = perf_counter()
-        self._due = ended + max(BETWEEN, (ended - began) / SHARE)
-
-    def peak(self) -> tuple[int | None, str]:
-        """Return the largest figure, in bytes, or None, and what it is a figure of."""
-        self._due = 0.0
-        self.sample()
-        if self._pss:
-            return self._pss, "PSS of all processes"
-        return _largest_rss(), "RSS of the main process"
-
-
-def _tree_pss() -> int | None:
-    """Return the PSS of this process and its descendants, in bytes; None where it is unknown."""
-    total = 0
-    waiting = [os.getpid()]
-    while waiting:
-        process = Path(f"/proc/{waiting.pop()}")
-        try:
-            for line in (process / "smaps_rollup").read_text(encoding="ascii").splitlines():
-                if line.startswith("Pss:"):
-                    total += int(line.split()[1]) * 1024  # the file has KiB
-            for children in process.glob("task/*/children"):
-                waiting += map(int, children.read_text(encoding="ascii").split())
-        except (OSError, ValueError):  # it has ended, or is another user's
-            continue
-    return total or None
-
-
-def _largest_rss() -> int | None:
-    try:
-        import resource  # Windows has none
-    except ImportError:
-        return None
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024  # bytes there, KiB elsewhere
 
 
 class StepsDone(SystemExit):
@@ -164,7 +96,6 @@ class LoaderRates:
             self.first_seconds, self._first_delivery = now - self._began, now
         self._last_delivery = now
         self.batches += 1
-        self.report.memory.sample()
         return batch
 
     def as_json(self) -> dict[str, Any]:
@@ -192,7 +123,6 @@ class RunReport:
 
     def __init__(self, steps: int | None = None) -> None:
         self.steps = steps
-        self.memory = MemoryMeter()
         self.began = perf_counter()
         self._rows: dict[tuple[Place, int], LoaderRates] = {}
 
@@ -203,15 +133,9 @@ class RunReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for a file; the run ends here."""
-        peak, kind = self.memory.peak()
         rows = [row.as_json() for row in self._rows.values()]
         names = [row["made_at"] for row in rows]
         for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
             if names.count(name) > 1:
                 row["made_at"] += f" #{names[:number].count(name)}"
-        return {
-            "seconds": perf_counter() - self.began,
-            "peak_memory_bytes": peak,
-            "peak_memory_kind": kind,
-            "loaders": rows,
-        }
+        return {"seconds": perf_counter() - self.began, "loaders": rows}
