@@ -75,7 +75,7 @@ def exchange_methods(
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         make(loader, *args, **kwargs)
         place = made_here(sys._getframe(1))  # noqa: SLF001  # documented
-        places[loader] = _numbered(place, loader.dataset, list(places.items()))
+        places[loader] = _numbered(place, loader.dataset, places)
 
     @wraps(begin)
     def _get_iterator(loader: Any) -> Any:
@@ -91,9 +91,14 @@ def exchange_methods(
     loader_class.__init__, loader_class._get_iterator = __init__, _get_iterator  # noqa: SLF001
 
 
-def _numbered(place: Place, dataset: Any, known: list[tuple[Any, Place]]) -> Place:
+def _numbered(place: Place, dataset: Any, places: WeakKeyDictionary[Any, Place]) -> Place:
     """Return a place, with a number of its own beside loaders of other datasets that live."""
-    used = {each.number: other.dataset for other, each in known if each.stack == place.stack}
+    used: dict[int, Any] = {}
+    for reference in places.keyrefs():  # copied at once: another thread may make a loader, too
+        loader = reference()
+        other = None if loader is None else places.get(loader)
+        if other is not None and other.stack == place.stack:
+            used[other.number] = loader.dataset
     same = (number for number, other in used.items() if other is dataset)
     free = next(number for number in count() if number not in used)
     return place._replace(number=next(same, free))
