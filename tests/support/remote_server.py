@@ -59,6 +59,12 @@ class Request:
     headers: dict[str, str]  # names in lower case
 
 
+class Last(bytes):
+    """What is sent before the connection is closed."""
+
+    __slots__ = ()
+
+
 Plan: TypeAlias = "Callable[[Request], Fault | Status | bytes | None]"
 
 
@@ -131,7 +137,7 @@ class RemoteServer:
             return True
         if isinstance(fault, bytes):
             writer.write(fault)
-            return True
+            return not isinstance(fault, Last)
         if fault is Fault.DROP:
             return False
         return await self._file(request, fault, reader, writer)

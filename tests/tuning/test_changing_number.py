@@ -58,6 +58,12 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threadloader._epoch.made_here.ONE_TICKET_SECONDS", PATIENCE)
 
 
+@pytest.fixture
+def untuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try no other number, which a busy machine may make look better."""
+    monkeypatch.setattr("threadloader._tuning.tuner.WINDOW_SECONDS", PATIENCE)
+
+
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("numbers", SCRIPTS)
 def test_batches_are_those_of_no_threads(numbers: tuple[int, ...], given: dict[str, Any]) -> None:
@@ -140,6 +146,7 @@ class DearBatches(Dear):
         return [Samples.__getitem__(self, index) for index in indices]
 
 
+@pytest.mark.usefixtures("untuned")
 @pytest.mark.parametrize(
     ("dataset", "batch_size"), [(Dear, 1), (Dear, None), (DearBatches, 16)], ids=str
 )
@@ -155,6 +162,7 @@ def test_the_second_batch_is_made_ahead_if_the_first_was_dear(
     assert not any(here(second))
 
 
+@pytest.mark.usefixtures("untuned")
 def test_a_first_batch_that_is_begun_here_is_finished_by_threads() -> None:
     loader: ThreadLoader[Any] = ThreadLoader(Dear(64), 16, collate_fn=list)
     first, *others = loader
@@ -163,10 +171,10 @@ def test_a_first_batch_that_is_begun_here_is_finished_by_threads() -> None:
     assert not any(made_here for batch in others for made_here in here(batch))
 
 
+@pytest.mark.usefixtures("untuned")
 def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("_epoch.made_here", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", PATIENCE)
-    monkeypatch.setattr("threadloader._tuning.tuner.WINDOW_SECONDS", PATIENCE)  # it tries nothing
     for given in ({}, {"threads": 2}):
         loader: ThreadLoader[Any] = ThreadLoader(Samples(16), 4, collate_fn=list, **given)
         list(loader)  # which tells what samples take
