@@ -1,4 +1,4 @@
-"""Collators that hold a tokenizer of Hugging Face's, and methods of Lightning's modules."""
+"""Collators that hold a tokenizer of Hugging Face's."""
 
 from __future__ import annotations
 
@@ -74,15 +74,6 @@ class Encoded(Texts):
         return dict.fromkeys(self.names, ids) | {"attention_mask": [1] * len(ids)}
 
 
-def two_lengths(samples: Any, tokenizer: Any) -> Any:
-    """Set the tokenizer's truncation and padding twice a batch, as translation does."""
-    texts, targets = zip(*samples, strict=True)
-    length = 4 + len(texts[0]) % 13
-    source = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length")
-    target = tokenizer(list(targets), truncation=True, max_length=5, padding="longest")
-    return torch.tensor(source["input_ids"]), torch.tensor(target["input_ids"])
-
-
 class Pads:
     """Sets padding and truncation of a bare tokenizer, or of that of a framework's module."""
 
@@ -96,32 +87,8 @@ class Pads:
         return torch.tensor([encoded.ids for encoded in self.tokenizer.encode_batch(texts)])
 
 
-def of_lightning(kind: str) -> Any:
-    """Return a method of a module of Lightning's, which knows its trainer."""
-    lightning = pytest.importorskip("lightning.pytorch")
-
-    class Module(getattr(lightning, kind)):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokenizer = backend()
-
-        def collate(self, samples: Any) -> Any:
-            assert self.trainer.max_epochs == 5
-            return Pads.collate(self, samples)
-
-    module = Module()
-    module.trainer = lightning.Trainer(
-        max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False
-    )
-    return module.collate
-
-
 COLLATORS: dict[str, Callable[[Any], Any]] = {
-    "partial": lambda tokenizer: partial(two_lengths, tokenizer=tokenizer),
-    "closure": lambda tokenizer: lambda samples: two_lengths(samples, tokenizer),
     "method": lambda _: Pads().collate,
-    "lightning module": lambda _: of_lightning("LightningModule"),
-    "lightning data module": lambda _: of_lightning("LightningDataModule"),
     "padding": DataCollatorWithPadding,
     "seq2seq": partial(DataCollatorForSeq2Seq, padding=True),
     "token classification": DataCollatorForTokenClassification,
@@ -132,8 +99,7 @@ COLLATORS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", COLLATORS)
 def test_batches_are_those_of_one_thread(name: str, spawn: Spawn) -> None:
     labels = ("labels",) if name in {"seq2seq", "token classification"} else ()
-    takes_texts = any(word in name for word in ("partial", "closure", "method", "lightning"))
-    dataset = Texts() if takes_texts else Encoded(*labels)
+    dataset = Texts() if name == "method" else Encoded(*labels)
     collate_fn = COLLATORS[name](fast())
 
     def told(loader: Any) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from clients.points import stopped
-from threadloader import ThreadLoader, pack
+from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,23 +142,3 @@ def test_a_loader_goes_on_and_its_next_epoch_is_whole(
         rest = [targets([batch]) for batch in loader]
         assert rest == (epochs[0][batches:] or epochs[1])
         assert sorted(targets(loader)) == list(range(ROWS))
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_rows_are_packed_and_resumed(streamed: bool) -> None:
-    lengths = np.random.default_rng(0).integers(5, 200, 600).tolist()
-    columns = {"input_ids": [list(range(length)) for length in lengths]}
-    texts = datasets.Dataset.from_dict(columns)
-
-    def rows() -> Any:
-        source = texts.to_iterable_dataset() if streamed else texts
-        return pack(source, 512, features=["input_ids"])
-
-    expected = [row["input_ids"].tolist() for row in rows()]
-    saved = rows()
-    begun = [row["input_ids"].tolist() for row in itertools.islice(saved, 40)]
-    state = json.dumps(saved.state_dict())
-    assert len(state) < 700
-    resumed = rows()
-    resumed.load_state_dict(json.loads(state))
-    assert begun + [row["input_ids"].tolist() for row in resumed] == expected

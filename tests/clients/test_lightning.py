@@ -11,9 +11,8 @@ pytest.importorskip("lightning")
 
 import lightning as L  # noqa: N812  # its own name for itself
 import torch
-from lightning.fabric.utilities.data import _replace_dunder_methods, _update_dataloader
 from lightning.pytorch.loggers.logger import Logger
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 
 from clients.points import Points, lists, model
 from threadloader import ThreadLoader
@@ -80,29 +79,6 @@ def test_predictions_and_fabric_have_threads() -> None:
     fabric = L.Fabric(accelerator="cpu", devices=1)
     assert lists(fabric.setup_dataloaders(loader)) == lists(its)
     assert points.by_workers
-
-
-@pytest.mark.parametrize("hook", [False, True], ids=["loader", "hook"])
-@pytest.mark.parametrize("own", [{"prefetch": 3, "dataset_copy": "shared"}, {}])
-def test_an_injected_sampler_changes_nothing_else(hook: bool, own: dict[str, Any]) -> None:
-    points = Points()
-    sampler = DistributedSampler(points, num_replicas=2, rank=1, seed=3)
-
-    def make() -> ThreadLoader:
-        return ThreadLoader(points, 4, drop_last=True, collate_fn=torch.stack, threads=2, **own)
-
-    if hook:  # as the trainer calls a module's hook
-        with _replace_dunder_methods(DataLoader, "dataset"), _replace_dunder_methods(BatchSampler):
-            loader = make()
-    else:
-        loader = make()
-    rebuilt = _update_dataloader(loader, sampler)
-    assert type(rebuilt) is ThreadLoader
-    assert rebuilt.sampler is sampler
-    assert rebuilt.statistics().window == loader.statistics().window
-    assert (rebuilt.statistics().window == 3) == ("prefetch" in own)
-    for name in ("batch_size", "drop_last", "collate_fn", "num_workers", "dataset_copy", "output"):
-        assert getattr(rebuilt, name) == getattr(loader, name)
 
 
 class Noted(Logger):

@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clients.points import Points, Stream, lists, model, stopped
@@ -25,7 +25,7 @@ from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -62,13 +62,6 @@ class Seen(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Endless(IterableDataset):
-    """A stream that does not tell its length."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(Stream())
-
-
 def fit(loaders: Any, folder: Path, resume: str | None = None, every: int = 4) -> list[Any]:
     """Return what is seen in three epochs of six steps; save it every so many steps."""
     seeing = Seen()
@@ -102,26 +95,6 @@ def test_a_fit_sees_the_rest_of_the_epoch_and_then_the_next(
     assert len(whole) == 18
     assert fit(load(), tmp_path, "epoch=0-step=4.ckpt") == whole[4:]
     assert fit(load(), tmp_path, "epoch=1-step=8.ckpt") == whole[8:]
-
-
-@pytest.mark.parametrize(
-    ("data", "checkpoint", "torchs"),
-    [
-        (Points, "epoch=0-step=6.ckpt", StatefulDataLoader),
-        (Endless, "epoch=0-step=3.ckpt", StatefulDataLoader),
-        (Points, "epoch=0-step=3.ckpt", None),  # without the state of a loader
-    ],
-    ids=["end_of_epoch", "no_length", "no_state"],
-)
-def test_what_lightning_loses_of_another_loader_is_lost_of_ours(
-    data: type, checkpoint: str, torchs: type | None, tmp_path: Path
-) -> None:
-    def resumed(kind: type, folder: Path) -> list[Any]:
-        fit((DataLoader if torchs is None else kind)(data(), 4, num_workers=0), folder, every=3)
-        return fit(kind(data(), 4, num_workers=0), folder, checkpoint, every=3)
-
-    ours = resumed(ThreadLoader, tmp_path / "ours")
-    assert ours == resumed(torchs or DataLoader, tmp_path / "its")
 
 
 def test_fabric_saves_and_loads_a_loader(tmp_path: Path) -> None:

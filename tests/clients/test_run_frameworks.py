@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +10,20 @@ import pytest
 
 pytest.importorskip("torch")
 
-from support.child import PATHS
-from support.patience import PATIENCE
+from support.child import run_python
 
 TRAINING = Path(__file__).parents[1] / "support" / "training"
 
 
-def run(*arguments: object) -> tuple[str, str]:
-    """Run the interpreter; return what it wrote."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(PATHS[0])},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
 def both(tmp_path: Path, script: Path, *arguments: object) -> list[dict[str, Any]]:
     """Run a script without threads and with them, compare, and return the loaders."""
-    expected, _ = run(script, *arguments)
+    expected = run_python("-W", "ignore", script, *arguments)
     report = tmp_path / "report.json"
-    got, _ = run("-m", "threadloader", "run", "--json", report, script, *arguments)
-    assert got == expected
+    run = ("-m", "threadloader", "run", "--json", report)
+    got = run_python("-W", "ignore", *run, script, *arguments)
+    for each in (expected, got):
+        assert each.returncode == 0, each.stderr
+    assert got.stdout == expected.stdout
     loaders: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))["loaders"]
     return loaders
 

@@ -199,33 +199,3 @@ def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
     finally:
         if hasattr(handle, "close"):
             handle.close()
-
-
-def test_what_can_not_be_opened_again_is_warned_of(tmp_path: Path) -> None:
-    cv2 = pytest.importorskip("cv2")
-    path = str(tmp_path / "it.avi")
-    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"MJPG"), 25, (64, 64), isColor=False)
-    for image in PIXELS:
-        writer.write(image)
-    writer.release()
-    dataset = Reads(cv2.VideoCapture(path), lambda _, index: index)
-    with pytest.warns(UserWarning, match=r"share dataset\.handle \(cv2\.VideoCapture\)"):
-        assert len(list(ThreadLoader(dataset, batch_size=None, threads=2))) == SIZE
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_lmdb_is_opened_on_first_use(tmp_path: Path, keeps: bool) -> None:
-    lmdb_environment(tmp_path).close()
-    lmdb = pytest.importorskip("lmdb")
-
-    class Lazy(Reads):
-        def __getitem__(self, index: int) -> int:
-            if self.handle is None:
-                self.handle = lmdb.open(str(tmp_path / "it.lmdb"), readonly=True, lock=False)
-                self.transaction = self.handle.begin() if keeps else None
-            transaction = self.transaction or self.handle.begin()
-            return len(transaction.get(b"%03d" % index))
-
-    with ThreadLoader(Lazy(None, max), batch_size=4) as loader:
-        for _ in range(4):
-            assert sum(len(batch) for batch in loader) == SIZE

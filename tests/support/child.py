@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import threadloader
 from support.patience import PATIENCE
@@ -48,13 +49,35 @@ def run_child(script: str, *options: str) -> tuple[int, str, str]:
     Returns:
         The exit code, and what was printed, without spaces at its ends, and what was complained.
     """
+    done = run_python(*options, "-c", script)
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+def printed_by(script: str) -> str:
+    """Return what a script prints, which ends well."""
+    code, told, errors = run_child(script)
+    assert code == 0, errors
+    return told
+
+
+def run_python(
+    *arguments: object, env: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter to its end; return how it ended and what it wrote.
+
+    Args:
+        arguments: Of the interpreter.
+        env: More of its environment.
+        options: Of `subprocess.run`.
+    """
     paths = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
-    done = subprocess.run(
-        [sys.executable, *options, "-c", script],
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=2 * PATIENCE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=os.environ | path | (env or {}),
+        **options,
     )
-    return done.returncode, done.stdout.strip(), done.stderr
