@@ -97,7 +97,7 @@ def test_a_module_is_one_idea_that_its_docstring_states(path: Path) -> None:
 @every_module
 def test_a_class_that_owns_a_lock_says_what_it_guards_and_who_calls_what(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(_parse(path)):
         if not isinstance(node, ast.ClassDef):
             continue
         locks = [call for name, call in _calls(node) if name in LOCKS]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import threading
+from collections import deque
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -23,42 +23,6 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-WRONG_TYPES = {
-    "dataset": [7, object()],
-    "batch_size": ["4", 2.0, True],
-    "sampler": [7],
-    "batch_sampler": [7],
-    "collate_fn": ["stack"],
-    "threads": ["2", 1.5, True],
-    "drop_last": ["no"],
-    "generator": ["seed", 7],
-    "prefetch": ["2", 1.5, True],
-}
-
-
-def cases(wrong: dict[str, list[Any]]) -> pytest.MarkDecorator:
-    pairs = [(name, value) for name, values in wrong.items() for value in values]
-    return pytest.mark.parametrize(
-        ("name", "value"), pairs, ids=[f"{name}={type(v).__name__}-{v}"[:24] for name, v in pairs]
-    )
-
-
-class Epochs:
-    """Sample ``i`` is ``i`` and the epoch that was set last."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return 100 * self.epoch + index
 
 
 class Recording:
@@ -120,20 +84,13 @@ class Endless:
         return index
 
 
-@cases(WRONG_TYPES)
-def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
-    arguments = {"dataset": range(4), name: value}
-    shown = type(value).__name__ if name == "dataset" else str(value)
-    # torch raises a ValueError for some; either is one that a caller would catch.
-    with pytest.raises((TypeError, ValueError), match=name) as caught:
-        ThreadLoader(**arguments)
-    assert shown in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         ({"sampler": [0], "shuffle": True}, r"sampler.*shuffle"),
+        ({"sampler": [], "shuffle": "keyed"}, r"sampler.*shuffle"),
+        ({"batch_sampler": [], "shuffle": "keyed"}, r"batch_sampler.*shuffle"),
+        ({"dataset": iter([1]), "shuffle": "keyed", "threads": 1}, r"shuffle"),
         ({"batch_sampler": [[0]], "batch_size": 2}, r"batch_sampler.*batch_size"),
         ({"batch_sampler": [[0]], "shuffle": True}, r"batch_sampler.*shuffle"),
         ({"batch_sampler": [[0]], "sampler": [0]}, r"batch_sampler.*sampler"),
@@ -147,19 +104,7 @@ def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
 )
 def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        ThreadLoader(range(4), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("num_workers", "num_workers option should be non-negative"),
-        ("threads", "threads must be at least 0, but got -1"),
-    ],
-)
-def test_a_negative_number_of_workers_is_refused_under_its_name(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ThreadLoader(range(4), **{name: -1})
+        ThreadLoader(**{"dataset": range(4), **arguments})
 
 
 def test_a_timeout_that_is_assigned_where_there_are_no_threads_says_what_it_needs() -> None:
@@ -240,24 +185,6 @@ def test_a_sampler_without_a_length_gives_a_loader_without_one(spawn: Spawn) -> 
     assert spawn(lists, loader).result(PATIENCE) == [[3, 1], [4]]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 5])
-def test_num_workers_is_another_name_for_threads(threads: int) -> None:
-    assert ThreadLoader(range(4), num_workers=threads).statistics().workers == threads
-    assert ThreadLoader(range(4), threads=threads).num_workers == threads
-    assert ThreadLoader(range(4), threads=threads, num_workers=threads).num_workers == threads
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
-def test_by_default_there_are_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert 1 <= ThreadLoader(range(4)).num_workers <= len(os.sched_getaffinity(0))
-
-
-def test_by_default_the_ranks_of_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "100000")
-    assert ThreadLoader(range(4)).num_workers == 1
-
-
 def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
     dataset = Recording(5)
     loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
@@ -288,13 +215,6 @@ def test_no_batch_size_gives_single_samples(threads: int, spawn: Spawn) -> None:
     assert delivered[1:] == samples[1:]
 
 
-def test_collate_fn_runs_in_a_worker(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(4), threads=2, collate_fn=lambda _: threading.current_thread().name
-    )
-    assert all("-worker-" in name for name in spawn(list, loader).result(PATIENCE))
-
-
 def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn) -> None:
     sampler = Counted([[index] for index in range(6)])
     loader: ThreadLoader[Any] = ThreadLoader(range(6), batch_sampler=sampler, threads=2, prefetch=3)
@@ -303,13 +223,6 @@ def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn
     while spawn(next, iterator, None).result(PATIENCE) is not None:
         drawn.append(sampler.drawn)
     assert drawn == [3, 4, 5, 6, 6, 6, 6]
-
-
-def test_without_threads_a_batch_is_drawn_when_it_is_asked_for() -> None:
-    sampler = Counted([[index] for index in range(3)])
-    loader: ThreadLoader[Any] = ThreadLoader(range(3), batch_sampler=sampler, threads=0)
-    drawn = [sampler.drawn for _ in loader]
-    assert drawn == [1, 2, 3]
 
 
 def test_the_sampler_is_drawn_from_by_the_consumer_alone(spawn: Spawn) -> None:
@@ -333,35 +246,22 @@ def test_a_default_window_has_work_for_all_threads(threads: int, batch_size: int
     assert loader.statistics().window >= 4
 
 
-@pytest.mark.parametrize(("nbytes", "window"), [(1 << 10, 16), (2 << 20, 8), (8 << 20, 4)])
-def test_the_window_that_is_counted_follows_the_size_of_batches(
-    nbytes: int, window: int, spawn: Spawn
+@pytest.mark.parametrize(
+    ("nbytes", "budget", "window"),
+    [
+        *((1 << 10, None, 16), (2 << 20, None, 8), (8 << 20, None, 4)),
+        *((1 << 20, 1 << 20, 2), (1 << 20, 5 << 20, 5), (1 << 20, 4 << 30, 16)),
+    ],
+)
+def test_the_window_that_is_counted_follows_the_size_of_batches_and_the_users_bytes(
+    nbytes: int, budget: int | None, window: int, spawn: Spawn
 ) -> None:
-    dataset = [np.zeros(nbytes, np.uint8)] * 3
-    with ThreadLoader(dataset, 1, threads=1) as loader:
+    dataset = [np.zeros(nbytes, np.uint8)] * 20
+    with ThreadLoader(dataset, 1, threads=1, memory_budget=budget) as loader:
         assert loader.statistics().window == 4
-        spawn(list, loader).result(PATIENCE)
+        spawn(deque, loader, 0).result(PATIENCE)
         assert loader.statistics().window == window
         assert loader.statistics().slots.made <= window + 2
-
-
-@pytest.mark.parametrize(
-    "workers", [{"threads": 0}, {"threads": 2}, {"threads": 2, "persistent_workers": True}], ids=str
-)
-def test_an_epoch_set_between_epochs_is_seen(workers: dict[str, Any], spawn: Spawn) -> None:
-    dataset = Epochs(4)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, 2, **workers)
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
-    dataset.set_epoch(3)
-    assert spawn(lists, loader).result(PATIENCE) == [[300, 301], [302, 303]]
-
-
-def test_an_epoch_set_while_iterating_waits_for_the_next(spawn: Spawn) -> None:
-    dataset = Epochs(6)
-    iterator = iter(ThreadLoader(dataset, 2, threads=2, prefetch=1))
-    spawn(next, iterator).result(PATIENCE)
-    dataset.set_epoch(3)
-    assert spawn(lists, iterator).result(PATIENCE) == [[2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -372,34 +272,6 @@ def test_persistent_workers_alone_outlive_an_epoch(persistent: bool, spawn: Spaw
         for _ in range(3):
             spawn(list, loader).result(PATIENCE)
     assert len(set(dataset.threads)) == (1 if persistent else 3)
-
-
-@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-def test_a_closed_loader_can_be_iterated_again(persistent: bool, spawn: Spawn) -> None:
-    with ThreadLoader(range(4), threads=2, persistent_workers=persistent) as loader:
-        for _ in range(3):
-            spawn(next, iter(loader)).result(PATIENCE)
-            spawn(loader.close).result(PATIENCE)
-            assert spawn(lists, loader).result(PATIENCE) == [[0], [1], [2], [3]]
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_close_ends_every_iterator(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(9), threads=threads)
-    iterators = [iter(loader) for _ in range(3)]
-    spawn(next, iterators[0]).result(PATIENCE)
-    spawn(loader.close).result(PATIENCE)
-    for iterator in iterators:
-        with pytest.raises(ClosedError):
-            spawn(next, iterator).result(PATIENCE)
-
-
-def test_a_loader_may_be_closed_at_any_time_and_twice(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(4), threads=2, persistent_workers=True)
-    loader.close()
-    spawn(list, loader).result(PATIENCE)
-    for _ in range(2):
-        spawn(loader.close).result(PATIENCE)
 
 
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,36 +9,19 @@ import pytest
 from conformance.samples import BEYOND, ODD, PLAIN, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pictures import picture
+from support.pictures import outcomes
+from support.streams import each_output
 
 from threadloader import ThreadLoader
 from threadloader._batch.direct_filling import MAX_PAUSE
 from threadloader._batch.numpy_collate import numpy_collate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from threadloader._layout import Output
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
-
-TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not TORCH, reason="needs torch")
-each_output = pytest.mark.parametrize(
-    "output", [pytest.param("numpy"), pytest.param("torch", marks=needs_torch)]
-)
-
-
-def outcomes(batches: Iterator[Any]) -> list[Any]:
-    """Return pictures of all batches, and the errors in the place of others."""
-    told: list[Any] = []
-    while True:
-        try:
-            told.append(picture(next(batches)))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # whatever NumPy raises
-            told.append((type(error), str(error)))
 
 
 @pytest.mark.usefixtures("one_row_tickets")
@@ -58,7 +40,7 @@ def test_batches_and_errors_are_those_of_the_collate_function(
         for start in range(0, len(flat), rows)
     ]
     loader = ThreadLoader(flat, rows, threads=threads, dataset_copy="shared", output="numpy")
-    assert outcomes(iter(loader)) == expected
+    assert outcomes(loader) == expected
 
 
 def leased(made: list[Any], rows: int) -> list[int]:
@@ -84,9 +66,9 @@ def test_after_any_time_of_ragged_batches_regular_ones_are_direct_again() -> Non
 
 
 def test_ragged_batches_are_seldom_tried() -> None:
-    made = [[0] * (n + 1 + length % 3) for length in range(1, 1001) for n in (0, 1)]
+    made = [[0] * (n + 1 + length % 3) for length in range(1, 901) for n in (0, 1)]
     loader = ThreadLoader(made, 2, threads=0, output="numpy")
-    assert len(outcomes(iter(loader))) == 1000
+    assert len(outcomes(loader)) == 900
     assert loader.statistics().slots.made < 3 * 30  # of up to three numbers each
 
 
@@ -139,10 +121,9 @@ def test_samples_that_fall_back_take_no_slot(case: str, threads: int, output: Ou
     assert loader.statistics().slots.leased == 0
 
 
-@needs_torch
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_tensors_are_direct_unless_numpy_has_no_such_thing(threads: int) -> None:
-    import torch  # noqa: PLC0415  # torch is optional
+    torch = pytest.importorskip("torch")
 
     special = {
         "plain": torch.ones(2),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._order import tickets as window_module
-from threadloader._order.tickets import PrefetchDepth, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 
+
+def images() -> Acting:
+    """Return images of 1 MiB and their labels; in batches of four rows."""
+    return Acting(40, sample=lambda index: (np.full(MIB, index % 250, np.uint8), index))
+
+
 each_crew = pytest.mark.parametrize("threads", [0, 2])
-
-
-class Images:
-    """Images of 1 MiB and their labels; in batches of four rows."""
-
-    def __init__(self, size: int = 40) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
-        return np.full(MIB, index % 250, np.uint8), index
 
 
 def slots_of(loader: ThreadLoader[Any]) -> Any:
@@ -50,7 +43,7 @@ def test_kept_labels_keep_no_image(threads: int, spawn: Spawn) -> None:
     def run() -> list[Any]:
         return [labels for _, labels in loader]
 
-    with ThreadLoader(Images(), 4, threads=threads, output="numpy") as loader:
+    with ThreadLoader(images(), 4, threads=threads, output="numpy") as loader:
         kept = spawn(run).result(PATIENCE)
         assert slots_of(loader).leased == 0
     assert np.concatenate(kept).tolist() == list(range(40))
@@ -59,21 +52,13 @@ def test_kept_labels_keep_no_image(threads: int, spawn: Spawn) -> None:
 # Batches of different sizes
 
 
-class Buckets:
-    """Small images up to 10,000, large ones from there on."""
-
-    def __len__(self) -> int:
-        return 20_000
-
-    def __getitem__(self, index: int) -> Any:
-        side = 8 if index < 10_000 else 512
-        return np.full((3, side, side), index % 250, np.uint8)
-
-
 @each_crew
 def test_buckets_of_different_shapes_take_slots_of_their_own_size(
     threads: int, spawn: Spawn
 ) -> None:
+    def sample(index: int) -> Any:  # small images up to 10,000, large ones from there on
+        return np.full((3, 8, 8) if index < 10_000 else (3, 512, 512), index % 250, np.uint8)
+
     small, large = list(range(2048)), list(range(10_000, 10_004))
 
     def run() -> None:
@@ -86,45 +71,13 @@ def test_buckets_of_different_shapes_take_slots_of_their_own_size(
             assert slots.leased_bytes <= 2 * batch.nbytes
 
     order = [small, large] * 6
-    with ThreadLoader(Buckets(), batch_sampler=order, threads=threads, output="numpy") as loader:
+    with ThreadLoader(
+        Acting(20_000, sample=sample), batch_sampler=order, threads=threads, output="numpy"
+    ) as loader:
         spawn(run).result(PATIENCE)
 
 
 # Bytes on their way
-
-
-def depths(sizes: list[int], window: Window) -> list[int]:
-    """Return how many batches are planned after batches of such sizes were delivered."""
-    depth, found = PrefetchDepth(), []
-    for nbytes in sizes:
-        depth.delivered(nbytes)
-        found.append(depth.room(window))
-    return found
-
-
-WINDOW = Window.chosen(2, rows=64, whole_batches=False, prefetch=None, factor=None)
-
-
-def test_the_window_grows_by_one_batch_at_a_time() -> None:
-    found = depths([MIB] * 20, WINDOW)
-    assert all(after - before in (0, 1) for before, after in itertools.pairwise(found))
-    assert found[-1] == 16
-
-
-def chosen(memory_budget: int | None) -> Window:
-    return Window.chosen(
-        2,
-        rows=64,
-        whole_batches=False,
-        prefetch=None,
-        factor=None,
-        memory_budget=memory_budget,
-    )
-
-
-@pytest.mark.parametrize(("mebibytes", "room"), [(1, 2), (5, 5), (10, 10), (4096, 16)])
-def test_a_window_takes_no_more_than_the_users_bytes(mebibytes: int, room: int) -> None:
-    assert depths([MIB] * 40, chosen(mebibytes * MIB))[-1] == room
 
 
 def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) -> list[int]:
@@ -160,7 +113,7 @@ def test_few_batches_are_drawn_when_they_become_large(
 
 @each_crew
 def test_no_slot_is_kept_between_epochs(threads: int, spawn: Spawn) -> None:
-    with ThreadLoader(Images(), 4, threads=threads, output="numpy") as loader:
+    with ThreadLoader(images(), 4, threads=threads, output="numpy") as loader:
         for _ in range(2):
             assert len(spawn(list, loader).result(PATIENCE)) == 10
             assert (slots_of(loader).free, slots_of(loader).leased) == (0, 0)
@@ -168,7 +121,7 @@ def test_no_slot_is_kept_between_epochs(threads: int, spawn: Spawn) -> None:
 
 @each_crew
 def test_nothing_is_kept_after_close(threads: int, spawn: Spawn) -> None:
-    loader = ThreadLoader(Images(), 4, threads=threads, output="numpy")
+    loader = ThreadLoader(images(), 4, threads=threads, output="numpy")
     iterator = iter(loader)
     kept = [spawn(next, iterator).result(PATIENCE)]
     loader.close()

@@ -165,7 +165,7 @@ def test_arrays_of_two_shapes_are_an_error_that_names_shapes_and_row() -> None:
 
 @needs_torch
 def test_tensors_become_arrays() -> None:
-    import torch  # noqa: PLC0415  # torch is optional
+    torch = pytest.importorskip("torch")
 
     parameter = torch.nn.Parameter(torch.ones(2))
     got = collated([{"a": parameter, "b": torch.tensor(1)}] * 3)
@@ -175,7 +175,7 @@ def test_tensors_become_arrays() -> None:
 
 @needs_torch
 def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
-    import torch  # noqa: PLC0415  # torch is optional
+    torch = pytest.importorskip("torch")
 
     sample = {"a": (torch.ones(2), [Point(torch.tensor(1), "s")]), "b": None}
     (converted,) = ThreadLoader([sample], None, threads=0, output="numpy")
@@ -185,7 +185,9 @@ def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
 
 def test_masked_arrays_keep_their_masks() -> None:
     rows = np.ma.masked_array(np.arange(6.0).reshape(3, 2), mask=[[0, 1], [0, 0], [1, 1]])
-    got = collated([{"a": row} for row in rows])["a"]
+    samples = [{"a": row} for row in (*np.ones((3, 2)), *rows)]  # after a batch of plain ones
+    *_, batch = ThreadLoader(samples, 3, threads=0, output="numpy")
+    got = batch["a"]
     assert type(got) is np.ma.MaskedArray
     assert np.array_equal(got.mask, rows.mask)
     assert np.array_equal(got.filled(-1), rows.filled(-1))
@@ -194,16 +196,10 @@ def test_masked_arrays_keep_their_masks() -> None:
 @needs_torch
 @pytest.mark.parametrize("threads", [0, 1, 4])
 def test_tensors_of_mixed_dtypes_are_promoted_as_by_torch_in_each_batch(threads: int) -> None:
-    import torch  # noqa: PLC0415  # an option
+    torch = pytest.importorskip("torch")
 
-    class Mixed:
-        def __len__(self) -> int:
-            return 16
-
-        def __getitem__(self, index: int) -> Any:
-            return torch.tensor(index) if index % 4 == 3 else torch.tensor(1.0)
-
-    loader: Any = ThreadLoader(Mixed(), 4, threads=threads, output="numpy")
+    mixed = [torch.tensor(index if index % 4 == 3 else 1.0) for index in range(16)]
+    loader: Any = ThreadLoader(mixed, 4, threads=threads, output="numpy")
     batches = list(loader)
     assert {batch.dtype for batch in batches} == {np.dtype(np.float32)}
     assert [batch[3] for batch in batches] == [3.0, 7.0, 11.0, 15.0]

@@ -15,9 +15,9 @@ from threadloader._batch.ring import Ring, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     import numpy as np
+    from support.patience import Spawn
 
 
 class Holder:
@@ -114,7 +114,7 @@ USES: dict[str, Callable[[Ring], object]] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_finalizer_may_use_the_ring_while_it_is_locked(
-    use: Callable[[Ring], object], interrupted: Ring, spawn: Callable[..., Future[Any]]
+    use: Callable[[Ring], object], interrupted: Ring, spawn: Spawn
 ) -> None:
     ring = interrupted
     ring.enter("epoch")

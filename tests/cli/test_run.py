@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.child import PATHS
-from support.patience import PATIENCE
+from support.child import PATHS, run_python
 
 from threadloader import _torch
+from threadloader.cli import main
+
+if TYPE_CHECKING:
+    import subprocess
 
 TRAINING = Path(__file__).parents[1] / "support" / "training"
 RUN = ("-m", "threadloader", "run")
@@ -36,18 +38,9 @@ for epoch in range(2):
 
 def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the interpreter away from the checkout, and return what it wrote."""
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    paths = os.pathsep.join(map(str, PATHS[:1]))
-    environment = inherited | {"PYTHONPATH": paths} | options.pop("env", {})
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE,
-        check=False,
-        env=environment,
-        **{"cwd": tempfile.gettempdir(), **options},
-    )
+    given = {"PYTHONSAFEPATH": "", "PYTHONPATH": str(PATHS[0]), **options.pop("env", {})}
+    options = {"cwd": tempfile.gettempdir(), **options}
+    return run_python("-W", "ignore", *arguments, env=given, **options)
 
 
 def written(tmp_path: Path, code: str, name: str = "script.py") -> Path:
@@ -130,10 +123,12 @@ def test_the_program_imports_torch_and_keeps_its_globals_to_the_end(tmp_path: Pa
 @pytest.mark.parametrize(
     "arguments", [["nowhere.py"], ["-m", "no.such.module"], [], ["--"], ["-m"]]
 )
-def test_a_program_that_is_missing_exits_with_2(arguments: list[str]) -> None:
-    done = python(*RUN, *arguments)
-    assert done.returncode == 2
-    assert "threadloader run: error: " in done.stderr
+def test_a_program_that_is_missing_exits_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        sys.exit(main(["run", *arguments]))
+    assert "threadloader run: error: " in capsys.readouterr().err
 
 
 # Its loaders

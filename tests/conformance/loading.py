@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
-from support.pictures import picture
+from support.pictures import picture, told_by
 from torch.utils.data import DataLoader
 
 from threadloader import ThreadLoader
 
 THREADS = (0, 3)
 SEED = 20
-LIMIT = 40  # outcomes of an epoch: one that went on for ever would be a failure, not a hang
 
 MakeLoader = Callable[..., Any]  # a loader of a dataset and torch's arguments
 Build = Callable[[MakeLoader], Any]  # called once a loader, so that samplers are not shared
@@ -44,7 +43,7 @@ def story(build: Build, make_loader: MakeLoader, epochs: int = 2) -> Story:
         return {"made": _error(error)}
     told = {
         "length": _result(len, loader),
-        "epochs": [list(outcomes(loader)) for _ in range(epochs)],
+        "epochs": [outcomes(loader) for _ in range(epochs)],
         "next random number": torch.rand(()).item(),
     }
     if isinstance(loader.generator, torch.Generator):
@@ -52,21 +51,13 @@ def story(build: Build, make_loader: MakeLoader, epochs: int = 2) -> Story:
     return told
 
 
-def outcomes(loader: Iterable[Any]) -> Iterator[Outcome]:
-    """Yield what each call of ``next()`` gives, errors included, up to the end."""
+def outcomes(loader: Iterable[Any]) -> list[Outcome]:
+    """Return what each call of ``next()`` gives, errors included, up to the end."""
     try:
-        iterator = iter(loader)
-    except Exception as error:  # noqa: BLE001  # as above
-        yield _error(error)
-        return
-    for _ in range(LIMIT):
-        try:
-            yield "batch", picture(next(iterator))
-        except StopIteration:
-            return
-        except Exception as error:  # noqa: BLE001  # as above
-            yield _error(error)
-    yield ("more",)
+        told = told_by(loader, lambda batch: ("batch", picture(batch)))
+    except Exception as error:  # noqa: BLE001  # of iter(), as above
+        return [_error(error)]
+    return [_error(each) if isinstance(each, Exception) else each for each in told]
 
 
 def batches(told: Story) -> list[Any]:

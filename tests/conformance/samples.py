@@ -49,10 +49,8 @@ KINDS: dict[str, Callable[[list[Any]], Any]] = {
     "dict": lambda parts: dict(zip(NAMES, parts, strict=False)),
     "dict backwards": lambda parts: dict(reversed(list(zip(NAMES, parts, strict=False)))),
     "namedtuple": lambda parts: ROWS[len(parts)](*parts),
+    "OrderedDict": lambda parts: OrderedDict(zip(NAMES, parts, strict=False)),
 }
-MORE_KINDS = {"OrderedDict": lambda parts: OrderedDict(zip(NAMES, parts, strict=False))}
-KINDS |= MORE_KINDS
-DIRECT_KINDS = tuple(kind for kind in KINDS if kind not in MORE_KINDS)
 
 NUMBERS = (
     Leaf("int", int),
@@ -126,10 +124,3 @@ def samples(draw: st.DrawFn, leaves: Sequence[Leaf], min_size: int = 0) -> list[
     miss = draw(st.one_of(st.just(tree), near_misses(tree, leaves)))
     made = draw(st.lists(st.sampled_from([tree, tree, tree, miss]), min_size=min_size, max_size=9))
     return [make(number) for number, make in enumerate(made)]
-
-
-@st.composite
-def tickets_of(draw: st.DrawFn, rows: int) -> list[tuple[int, int]]:
-    """Rows 0 to ``rows``, at least 1, cut anywhere and in any order."""
-    cuts = sorted(draw(st.sets(st.integers(1, rows - 1)))) if rows > 1 else []
-    return draw(st.permutations(list(zip([0, *cuts], [*cuts, rows], strict=True))))

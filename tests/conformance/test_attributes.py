@@ -21,26 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-def mine(samples: list[Any]) -> tuple[str, list[Any]]:
-    return "mine", samples
-
-
-def theirs(samples: list[Any]) -> tuple[str, list[Any]]:
-    return "theirs", samples
-
-
-def test_a_collate_fn(alike: Callable[..., Any]) -> None:
-    for batch_size, given in ((None, None), (None, theirs), (2, None), (2, theirs)):
-
-        def build(make: MakeLoader, size: Any = batch_size, given: Any = given) -> Any:
-            loader = make(range(5), size, collate_fn=given)
-            list(loader)
-            loader.collate_fn = mine
-            return loader
-
-        assert "mine" in str(alike(build))
-
-
 class Workers:
     """A sample is who made it."""
 

@@ -36,7 +36,6 @@ Alike = Callable[..., Any]
 TEN = Samples(range(10))
 PAIRS = [(torch.full((2,), float(n)), n, str(n)) for n in range(7)]
 KINDS = (Samples, WholeBatches)
-BAD = Raises(lambda: ValueError("bad sample"))
 
 # Datasets ----------------------------------------------------------------------------------------
 
@@ -369,21 +368,6 @@ def test_a_sample_that_fails_fails_its_batch_alone(case: str, alike: Alike) -> N
             assert len(errors(told)) == 2
 
 
-MANY_BAD: dict[str, list[Any]] = {
-    "all but the first": [0, *(Raises(partial(ValueError, number)) for number in range(1, 12))],
-    "all": [BAD] * 12,
-    "one in the middle": [*range(10), BAD, *range(11, 20)],
-}
-
-
-@pytest.mark.parametrize("case", MANY_BAD)
-def test_of_several_errors_the_first_row_s_is_raised_and_all_other_batches_come(
-    case: str, alike: Alike
-) -> None:
-    for size in (2, 4, 8):
-        assert errors(alike(lambda loader, size=size: loader(Samples(MANY_BAD[case]), size)))
-
-
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 
@@ -398,6 +382,6 @@ def test_samples_that_cannot_be_compared_fail_their_batch_alone(
 ) -> None:
     for threads in THREADS:
         loader = ThreadLoader(Samples(made), 2, threads=threads)
-        first, second = spawn(lambda loader=loader: list(outcomes(loader))).result(PATIENCE)
+        first, second = spawn(lambda loader=loader: outcomes(loader)).result(PATIENCE)
         assert first[0] == "error"
         assert second == ("batch", picture(torch.tensor([2, 3])))

@@ -18,9 +18,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from conformance.containers import Frozen, Labelled, Point, Unmakable
 from threadloader import ThreadLoader, _torch
-from threadloader._batch.collate import Collation
-from threadloader._batch.memory import PinnedMemory
-from threadloader._batch.ring import Ring
 from threadloader._torch.accelerators import (
     moved,
     pinned,
@@ -285,16 +282,10 @@ def no_page_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threadloader._torch.empty_pinned", make)
 
 
-def pinned_collation(ring: Ring) -> Collation:
-    return Collation(None, output="torch", batched=True, ring=ring, memory=PinnedMemory)
-
-
 @pytest.mark.usefixtures("no_page_locks")
 @pytest.mark.parametrize("kind", [np.int64, torch.tensor])
-def test_a_pinned_leaf_outlives_its_batch(kind: Any) -> None:
-    filling = pinned_collation(Ring(batches=4)).open(2)
-    filling.write(0, 2, [(kind(5), "a"), (kind(6), "b")])
-    assert filling.finish() is None
-    leaf = filling.take()[0][1:]
-    del filling
-    assert leaf.tolist() == [6]
+def test_a_pinned_leaf_outlives_its_batch(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch, "can_pin", lambda _: True)
+    samples = [(kind(number), "a") for number in range(4)]
+    first, second = (batch[0][1:] for batch in ThreadLoader(samples, 2, pin_memory=True, threads=0))
+    assert (first.tolist(), second.tolist()) == ([1], [3])

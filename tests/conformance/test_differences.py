@@ -16,8 +16,9 @@ from conformance.loading import THREADS, outcomes
 from threadloader import SampleError, ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 
@@ -25,16 +26,16 @@ each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 @each_number_of_threads
 @pytest.mark.parametrize("collate_fn", [None, next], ids=["in a sample", "in collate_fn"])
 def test_a_stop_iteration_is_an_error_where_torch_ends_the_epoch(
-    threads: int, collate_fn: Any, spawn: Callable[..., Future[Any]]
+    threads: int, collate_fn: Any, spawn: Spawn
 ) -> None:
     # Lost data should not look like the end of the data.
     made = [0, Raises(lambda: StopIteration(7)), 2] if collate_fn is None else [0, 1, 2]
     stop = (lambda samples: next(iter(())) if 1 in samples else samples) if collate_fn else None
-    expected = list(outcomes(DataLoader(Samples(made), collate_fn=stop)))
+    expected = outcomes(DataLoader(Samples(made), collate_fn=stop))
     assert len(expected) == 1
 
     loader = ThreadLoader(Samples(made), collate_fn=stop, threads=threads)
-    first, second, third = spawn(lambda: list(outcomes(loader))).result(PATIENCE)
+    first, second, third = spawn(lambda: outcomes(loader)).result(PATIENCE)
     assert [first] == expected
     assert second[:2] == ("error", SampleError)
     assert third[0] == "batch"
@@ -54,7 +55,7 @@ def test_a_sampler_s_error_comes_in_its_place_where_torch_s_workers_lose_batches
     # Drawing ahead is our affair: batches drawn before the error are whole and are delivered.
     with pytest.raises(OSError, match="sampler"):
         iter(DataLoader(range(9), sampler=_fails_third(), num_workers=2, prefetch_factor=2))
-    told = list(outcomes(ThreadLoader(range(9), sampler=_fails_third(), threads=2)))
+    told = outcomes(ThreadLoader(range(9), sampler=_fails_third(), threads=2))
     assert [what for what, *_ in told] == ["batch", "batch", "error"]
 
 
@@ -118,7 +119,7 @@ def test_a_sample_that_does_not_fit_is_named_by_its_index(case: str, threads: in
 
 @each_number_of_threads
 def test_a_flipped_array_is_copied_where_torch_refuses_negative_strides(
-    threads: int, spawn: Callable[..., Future[Any]]
+    threads: int, spawn: Spawn
 ) -> None:
     # Torch refuses because a tensor can't have such strides; a row of a slot needs none.  To look
     # for them in each sample would cost 10% where samples take a microsecond.

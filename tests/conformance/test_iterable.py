@@ -160,16 +160,6 @@ def test_an_error_of_iter_comes_as_soon_as_with_torch(
     alike_workers(partial(first_error, Made(make)), 0, 1, 2)
 
 
-def test_an_error_of_worker_init_fn_comes_at_the_first_next(spawn: Spawn) -> None:
-    def fail(worker: int) -> None:
-        raise LookupError(worker)
-
-    with ThreadLoader(Shard(1, 1), 2, threads=2, worker_init_fn=fail) as loader:
-        iterator = iter(loader)
-        with pytest.raises(LookupError):
-            spawn(next, iterator).result(PATIENCE)
-
-
 def model(sizes: list[int], batch_size: int | None, *, drop_last: bool = False) -> list[Any]:
     """Return the batches of torch's round robin."""
     queues: list[Any] = []

@@ -86,11 +86,6 @@ MISSING = Subset(TensorDataset(torch.arange(7)), {0: 3, 1: 4})  # type: ignore[a
 LEFT: dict[
     str, tuple[Any, dict[str, Any], dict[str, Any]]
 ] = {  # dataset, arguments, those of torch
-    "single samples": (
-        Faulty(TENSORS, {0, 4, 9}),
-        {"batch_size": None},
-        {"batch_size": None, "sampler": [1, 2, 3, 5, 6, 7, 8]},
-    ),
     "what a tensor dataset does not have": (
         Subset(TensorDataset(torch.arange(5)), [4, 9, 0, -6, -1]),
         {"batch_size": 2},
@@ -110,11 +105,6 @@ LEFT: dict[
         StackDataset(whole := Whole(TENSORS[:6], {1, 4}), whole),
         {"batch_size": 3},
         {"batch_sampler": [[0, 2], [3, 5]]},
-    ),
-    "pinned": (
-        Faulty(TENSORS, {0, 5, 8, 9}),
-        {"batch_size": 4, "pin_memory": True},
-        {"batch_sampler": [[1, 2, 3], [4, 6, 7]]},
     ),
     "whole batches without single samples": (
         OnlyWhole(TENSORS[:6], {4}),

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from support.child import run_child
+from support.child import printed_by
 
 
 def _has_mkl() -> bool:
@@ -42,13 +42,6 @@ print(sorted(workers()), ask() == before == {threads})
 """
 
 
-def printed(script: str, threads: int) -> list[str]:
-    """Return the words that a script prints."""
-    code, out, complaints = run_child((PREAMBLE + script).format(threads=threads))
-    assert code == 0, complaints
-    return out.split()
-
-
 @pytest.mark.skipif(not _has_mkl(), reason="torch was built without MKL")
 def test_mkl_uses_one_thread_in_a_worker_whatever_was_set_before() -> None:
-    assert printed(MKL, 3) == ["[1]", "True"]
+    assert printed_by((PREAMBLE + MKL).format(threads=3)).split() == ["[1]", "True"]

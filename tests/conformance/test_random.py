@@ -19,8 +19,6 @@ from torch.utils.data import get_worker_info
 from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
 from threadloader._rng.streams import sample_seed
-from threadloader.datasets import Cached
-from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -324,19 +322,3 @@ def test_a_child_that_a_sample_forks_draws_what_the_program_would(
     list(ThreadLoader(Forking(), 2, threads=threads, seed=3, output="numpy"))
     expected = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
     assert float((tmp_path / "drawn").read_text(encoding="utf-8")) == expected
-
-
-@each_number_of_threads
-def test_a_draw_behind_a_cache_is_refused_whoever_draws_besides(
-    threads: int, tmp_path: Path, spawn: Spawn
-) -> None:
-    def varied(sample: float) -> float:
-        return sample + torch.rand(1).item()
-
-    def load() -> None:
-        cached = Cached(Rare(), tmp_path, key="rare", transform=varied)
-        loader = ThreadLoader(cached, 2, sampler=[1, 2, 3, 4, 11, 5], threads=threads)
-        with pytest.raises(DataError, match=r"sample 11 .* drew random numbers"):
-            list(loader)
-
-    spawn(load).result(PATIENCE)

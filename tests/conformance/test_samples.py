@@ -133,6 +133,7 @@ REGULAR: dict[str, Callable[[int], Any]] = {
 _T = torch.tensor
 IRREGULAR: dict[str, list[Any]] = {
     "shape, later": [torch.zeros(2)] * 3 + [torch.zeros(3)],
+    "heights that add up to the same": [np.zeros(3), np.zeros(2), np.zeros(4)],
     "trailing shape": [np.zeros((2, 3)), np.zeros((2, 4))],
     "0-d then 1-d tensor": [_T(1.0), _T([2.0])],
     "0-d then 1-d array": [np.array(1.0), np.array([2.0])],
@@ -216,18 +217,11 @@ def learned(samples: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("case", IRREGULAR)
 def test_samples_that_differ_with_or_without_a_learned_layout(
-    case: str, alike: Callable[..., Any]
+    case: str, alike: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for made in (IRREGULAR[case], learned(IRREGULAR[case])):
         alike(lambda loader, made=made: loader(Samples(made), batch_size=2))
-
-
-@pytest.mark.usefixtures("one_row_tickets")
-@pytest.mark.parametrize("case", IRREGULAR)
-def test_samples_that_differ_each_in_a_ticket_of_its_own(
-    case: str, alike: Callable[..., Any]
-) -> None:
-    alike(lambda loader: loader(Samples(learned(IRREGULAR[case])), batch_size=2), threads=(3,))
+        monkeypatch.setattr("threadloader._order.tickets.TICKET_SECONDS", 0.0)  # a ticket a row
 
 
 class NeedsGrad:

@@ -19,8 +19,9 @@ from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
+
+    from support.patience import Spawn
 
 SIZE = 1000  # bytes
 
@@ -55,7 +56,7 @@ def used(folder: Path) -> int:
 
 
 def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_failed(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
+    tmp_path: Path, spawn: Spawn
 ) -> None:
     source, stop = Source(tmp_path), Stop()
     begun, go = Barrier(2), Barrier(2)
@@ -99,7 +100,7 @@ def test_who_can_not_have_the_lock_goes_on_without(
 
 
 def test_the_bound_holds_after_every_file_also_of_many_threads(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
+    tmp_path: Path, spawn: Spawn
 ) -> None:
     source, threads, rounds = Source(tmp_path, files=20), 8, 8
     start, end = Barrier(threads), Barrier(threads, lambda: sizes.append(used(tmp_path)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.child import run_child
 from support.made_shards import COPIES, tar_bytes
 
 import threadloader.datasets
@@ -132,5 +131,4 @@ def test_asking_every_module_for_a_name_loads_no_decoder() -> None:
         "for module in list(sys.modules.values()): getattr(module, 'decode_jpeg', None)\n"
         "print(*(set(sys.modules) - before))"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    assert not subprocess.check_output([sys.executable, "-c", code], text=True, env=env).split()
+    assert run_child(code) == (0, "", "")

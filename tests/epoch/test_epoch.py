@@ -7,6 +7,7 @@ from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 from support.streams import lists
 
@@ -42,21 +43,6 @@ class Gated:
         return [index for index, entered in enumerate(self.entered) if entered.is_set()]
 
 
-class Meeting:
-    """Samples that are done only once as many of them are in the making as the barrier wants."""
-
-    def __init__(self, size: int, parties: int) -> None:
-        self.size = size
-        self.barrier = Barrier(parties)
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        self.barrier.wait(PATIENCE)
-        return index
-
-
 def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> None:
     dataset = Gated(5)
     consumer = spawn(lists, iter(ThreadLoader(dataset, threads=2, prefetch=5)))
@@ -76,8 +62,11 @@ def test_a_batch_waits_for_its_last_row(spawn: Spawn) -> None:
     assert consumer.result(PATIENCE) == [[0, 1, 2]]
 
 
+@pytest.mark.usefixtures("first_sample_waits")
 def test_all_threads_work_on_the_first_batch_at_once(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Meeting(4, parties=4), batch_size=4, threads=4)
+    barrier = Barrier(4)
+    dataset = Acting(4, lambda _: barrier.wait(PATIENCE))
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=4, threads=4)
     assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2, 3]]
 
 
@@ -113,14 +102,6 @@ def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
         dataset.await_entry(index)  # a worker may be slow to enter what it took first
     spawn(loader.close).result(PATIENCE)
     assert dataset.have_entered() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_exhausted_iterator_stays_exhausted(threads: int, spawn: Spawn) -> None:
-    iterator = iter(ThreadLoader(range(3), threads=threads))
-    assert spawn(lists, iterator).result(PATIENCE) == [[0], [1], [2]]
-    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
-    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
 
 
 @pytest.mark.parametrize("threads", [0, 2])

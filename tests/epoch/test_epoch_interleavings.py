@@ -10,35 +10,21 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.patience import PATIENCE
+from support.scheduled import control_pool, explore, it
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
 from threadloader._epoch import epoch, hanging, made_here
 from threadloader._session import kept_workers, session
 from threadloader._threads import pool, waiting
-from threadloader._threads.starting import start_each
 from threadloader._tuning import tuner
 from threadloader._work import open_batch, progress, stats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 
 pytestmark = pytest.mark.interleaving
-
-
-class Thread(it.Thread):
-    """Forgets its arguments when it ends, as `threading.Thread` does."""
-
-    never_ran = False  # as of `Joinable`
-
-    def run(self) -> None:
-        try:
-            super().run()
-        finally:
-            del self._target, self._args, self._kwargs
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +35,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(direct_filling, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)
-    monkeypatch.setattr(pool, "Lock", it.Lock)
-    monkeypatch.setattr(pool, "Joinable", Thread)
-    monkeypatch.setattr(pool, "start_all", start_each)
-    # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    control_pool(monkeypatch)
     # Looked up within the run, where time passes only while all threads wait.
     monkeypatch.setattr(waiting, "monotonic", lambda: time.monotonic())  # noqa: PLW0108
     monkeypatch.setattr(hanging, "perf_counter", lambda: time.monotonic())  # noqa: PLW0108
@@ -115,25 +97,13 @@ SWITCHED = [
 ]
 
 
-def _explore(scenario: Callable[[], None], iterations: int = 10) -> None:
-    for strategy in ("random", "pct"):
-        it.explore(
-            scenario,
-            timeout=PATIENCE,
-            iterations=iterations,
-            strategy=strategy,
-            seed=0,
-            include=SWITCHED,
-        )
-
-
 def test_every_batch_is_delivered_in_order() -> None:
     def scenario() -> None:
         loader = _loader(Numbers(5))
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
         assert loader.statistics().totals.samples == 5
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)
 
 
 def test_the_lowest_rows_error_takes_the_place_of_its_batch() -> None:
@@ -144,7 +114,7 @@ def test_the_lowest_rows_error_takes_the_place_of_its_batch() -> None:
         assert next(batches).tolist() == [4, 5]
         assert _error_of(batches) == (StopIteration, ())
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)
 
 
 def test_samples_that_do_not_fit_each_other_arrive_in_order() -> None:
@@ -158,7 +128,7 @@ def test_samples_that_do_not_fit_each_other_arrive_in_order() -> None:
         loader = _loader(Mixed(4, 1, 2))
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
 
-    _explore(scenario, iterations=6)
+    explore(scenario, 6, include=SWITCHED)
 
 
 def test_closing_from_another_thread_wakes_the_consumer() -> None:
@@ -171,7 +141,7 @@ def test_closing_from_another_thread_wakes_the_consumer() -> None:
         closing.join()
         assert delivered == [[0, 1], [2, 3], [4, 5]][: len(delivered)]
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)
 
 
 def test_dropping_the_iterator_half_way_ends_all_threads() -> None:
@@ -180,7 +150,7 @@ def test_dropping_the_iterator_half_way_ends_all_threads() -> None:
             assert batch.tolist() == [0, 1]
             break
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)
 
 
 def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
@@ -190,7 +160,7 @@ def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
         loader.close()
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)
 
 
 def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
@@ -208,7 +178,7 @@ def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
         loader.close()
         assert got == [[[0, 1], [2, 3]]] * 2
 
-    _explore(scenario, iterations=6)
+    explore(scenario, 6, include=SWITCHED)
 
 
 def test_close_waits_for_the_threads_of_a_dropped_iterator() -> None:
@@ -222,4 +192,4 @@ def test_close_waits_for_the_threads_of_a_dropped_iterator() -> None:
         loader.close()
         assert loader.statistics().totals.samples == samples
 
-    _explore(scenario)
+    explore(scenario, 10, include=SWITCHED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import pickle
 import re
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
+from support.faulty import Faulty, Whole
 from support.patience import PATIENCE
+from support.streams import OUTPUTS, outcomes
 
 from threadloader import ClosedError, SampleError, ThreadLoader, ThreadLoaderError
 from threadloader.errors import DataError, RemoteError
@@ -23,31 +24,11 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 with_and_without_threads = pytest.mark.parametrize("threads", [0, 1, 3])
-OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
 
 
-class Failing:
-    """Sample ``i`` is ``i``, but for those that raise."""
-
-    def __init__(self, size: int, errors: Mapping[int, BaseException]) -> None:
-        self.size = size
-        self.errors = errors
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return self.decode(index)
-
-    def decode(self, index: int) -> int:
-        if index in self.errors:
-            raise self.errors[index]
-        return index
-
-
-class FailingBatches(Failing):
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [self.decode(index) for index in indices]
+def failing(size: int, errors: Mapping[int, BaseException], kind: type[Faulty] = Faulty) -> Faulty:
+    """Return samples that are their indices, but for those that raise."""
+    return kind(errors, size, errors.__getitem__)
 
 
 class HighestRowFirst:
@@ -70,19 +51,6 @@ class HighestRowFirst:
         return index
 
 
-class Samples:
-    """The given samples."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.samples[index]
-
-
 def fail_on(row: int, error: BaseException) -> Callable[[list[int]], list[int]]:
     def collate(samples: list[int]) -> list[int]:
         if row in samples:
@@ -90,21 +58,6 @@ def fail_on(row: int, error: BaseException) -> Callable[[list[int]], list[int]]:
         return samples
 
     return collate
-
-
-def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
-    """Iterate to the end, going on after each error: batches as lists, and the errors."""
-    seen: list[Any] = []
-    iterator = iter(loader)
-    while True:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return seen
-        except Exception as error:  # noqa: BLE001  # what this is about
-            seen.append(error)
-        else:
-            seen.append(batch if isinstance(batch, list) else batch.tolist())
 
 
 def only_error(seen: list[Any]) -> Exception:
@@ -124,10 +77,10 @@ def functions(error: BaseException) -> list[str]:
 @with_and_without_threads
 def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
     raised = LookupError("no such file")
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(4, {2: raised}), 2, threads=threads)
+    loader: ThreadLoader[Any] = ThreadLoader(failing(4, {2: raised}), 2, threads=threads)
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error is raised
-    assert functions(error) == ["*__next__", "__getitem__", "decode"]
+    assert functions(error) == ["*__next__", "__getitem__"]
     assert (error.__cause__, error.__context__) == (None, None)
     pickled = pickle.dumps(error)
     assert b"threadloader" not in pickled
@@ -135,7 +88,7 @@ def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn
 
 
 def _of_a_sample(threads: int) -> None:
-    list(ThreadLoader(Failing(3, {1: KeyError()}), threads=threads))
+    list(ThreadLoader(failing(3, {1: KeyError()}), threads=threads))
 
 
 def _of_a_closed_iterator(threads: int) -> None:
@@ -145,7 +98,7 @@ def _of_a_closed_iterator(threads: int) -> None:
 
 
 def _of_ours_in_a_worker(threads: int) -> None:
-    ragged = Samples([np.zeros(1), np.zeros(2)])
+    ragged = [np.zeros(1), np.zeros(2)]
     list(ThreadLoader(ragged, 2, threads=threads, output="numpy"))
 
 
@@ -188,7 +141,7 @@ def test_a_note_names_worker_batch_and_index(threads: int, place: str, spawn: Sp
     raised.add_note("the user's own")
     order = [[6, 4], [1, 5], [0, 2]]
     loader: ThreadLoader[Any] = ThreadLoader(
-        Failing(7, {5: raised}), batch_sampler=order, threads=threads
+        failing(7, {5: raised}), batch_sampler=order, threads=threads
     )
     spawn(outcomes, loader).result(PATIENCE)
     users, ours = raised.__notes__
@@ -216,16 +169,16 @@ def test_an_error_that_is_raised_again_and_again_has_the_note_of_this_failure_al
 ) -> None:
     raised = ValueError("always the same object")
     raised.add_note("the user's own")
-    failing = dict.fromkeys(range(0, 12, 2), raised)
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(12, failing), batch_size, threads=threads)
+    errors = dict.fromkeys(range(0, 12, 2), raised)
+    loader: ThreadLoader[Any] = ThreadLoader(failing(12, errors), batch_size, threads=threads)
     expected = [
-        ("the user's own", f"{index // batch_size}, index {index}") for index in sorted(failing)
+        ("the user's own", f"{index // batch_size}, index {index}") for index in sorted(errors)
     ]
     for _ in range(3):
         assert spawn(places_of, loader).result(PATIENCE) == expected
 
 
-@pytest.mark.parametrize("dataset", [FailingBatches(2, {1: ValueError()}), range(2)])
+@pytest.mark.parametrize("dataset", [failing(2, {1: ValueError()}, Whole), range(2)])
 def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn: Spawn) -> None:
     """What ``__getitems__`` or ``collate_fn`` raises is the fault of no sample that we know."""
     loader: ThreadLoader[Any] = ThreadLoader(
@@ -246,7 +199,7 @@ def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch(
     threads: int, spawn: Spawn
 ) -> None:
     raised = StopIteration("of the user's own iterator")
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(6, {2: raised}), 2, threads=threads)
+    loader: ThreadLoader[Any] = ThreadLoader(failing(6, {2: raised}), 2, threads=threads)
     first, error, last = spawn(outcomes, loader).result(PATIENCE)
     assert (first, last) == ([0, 1], [4, 5])
     assert type(error) is SampleError
@@ -262,13 +215,13 @@ def test_what_ends_a_program_ends_the_iterator_and_leaves_the_loader(
     kind: type[BaseException], threads: int, spawn: Spawn
 ) -> None:
     raised = kind()
-    dataset = Failing(4, {1: raised})
+    dataset = failing(4, {1: raised})
     loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=threads)
     iterator = iter(loader)
     spawn(next, iterator).result(PATIENCE)
     assert spawn(next, iterator).exception(PATIENCE) is raised
     assert isinstance(spawn(next, iterator).exception(PATIENCE), ClosedError)
-    dataset.errors = {}
+    dataset.bad = frozenset()
     assert spawn(outcomes, loader).result(PATIENCE) == [[0], [1], [2], [3]]
 
 
@@ -301,9 +254,7 @@ def test_the_note_names_a_sample_that_the_message_is_about(
     case: str, output: Any, threads: int, spawn: Spawn
 ) -> None:
     samples, odd = ODD[case]
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Samples(samples), len(samples), threads=threads, output=output
-    )
+    loader: ThreadLoader[Any] = ThreadLoader(samples, len(samples), threads=threads, output=output)
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error.__notes__[-1].endswith(f"batch 0, index {odd}")
     entries = re.findall(r"entry (\d+)", str(error))
@@ -327,7 +278,7 @@ ADVICE: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.parametrize("case", ADVICE)
 def test_an_error_of_collating_says_what_to_do(case: str, output: Any, spawn: Spawn) -> None:
     samples, advice = ADVICE[case]
-    loader: ThreadLoader[Any] = ThreadLoader(Samples(samples), 2, threads=1, output=output)
+    loader: ThreadLoader[Any] = ThreadLoader(samples, 2, threads=1, output=output)
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert advice in error.__notes__[0]
     assert "batch 0" in error.__notes__[-1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Gated
 from support.patience import PATIENCE
 from support.streams import lists
 
@@ -16,41 +16,12 @@ from threadloader import ThreadLoader
 from threadloader._epoch import hanging
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from support.patience import Spawn
 
 
-class Hangs:
-    """Sample ``i`` is ``i``, and some wait for the gate."""
-
-    def __init__(self, *waits: int, size: int = 8) -> None:
-        self.size = size
-        self.waits = waits
-        self.gate = Event()
-        self.entered = Event()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        if index in self.waits:
-            self.wait_for_ever()
-        return index
-
-    def wait_for_ever(self) -> None:
-        self.entered.set()
-        assert self.gate.wait(PATIENCE)
-
-
-class HangsWhole(Hangs):
+class Whole(Gated):
     def __getitems__(self, indices: list[int]) -> list[int]:
         return [self[index] for index in indices]
-
-
-class Stream(Hangs):
-    def __iter__(self) -> Iterator[int]:
-        return map(self.__getitem__, range(self.size))
 
 
 def _outcome(iterator: Any) -> Any:
@@ -60,7 +31,7 @@ def _outcome(iterator: Any) -> Any:
         return str(error)
 
 
-def _timed_out(loader: ThreadLoader[Any], dataset: Hangs, spawn: Spawn, delivered: int) -> str:
+def _timed_out(loader: ThreadLoader[Any], dataset: Gated, spawn: Spawn, delivered: int) -> str:
     """Return the message of the first batch that does not come; the next call is past it.
 
     Args:
@@ -89,24 +60,24 @@ def _timed_out(loader: ThreadLoader[Any], dataset: Hangs, spawn: Spawn, delivere
 def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
     threads: int, spawn: Spawn
 ) -> None:
-    dataset = Hangs(5)
+    dataset = Gated(8, 5)
     loader = ThreadLoader(dataset, 2, threads=threads, timeout=0.05, dataset_copy="shared")
     text = _timed_out(loader, dataset, spawn, 2)
     assert text.startswith("DataLoader timed out after 0.05 seconds: worker ")
     assert " has been in index 5 of batch 2 for " in text
-    assert "in wait_for_ever\n    assert self.gate.wait(PATIENCE)" in text
+    assert "in _wait\n    assert self.gate.wait(PATIENCE)" in text
     assert "in __getitem__" in text
     assert "each_sample" not in text
 
 
 def test_a_sample_in_a_ticket_of_many_is_named(spawn: Spawn) -> None:
-    dataset = Hangs(61, size=64)
+    dataset = Gated(64, 61)
     loader = ThreadLoader(dataset, 32, threads=1, timeout=0.05, dataset_copy="shared")
     assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn, 1)
 
 
 def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
-    dataset = HangsWhole(5)
+    dataset = Whole(8, 5)
     loader = ThreadLoader(dataset, 4, threads=1, timeout=0.05, dataset_copy="shared")
     text = _timed_out(loader, dataset, spawn, 1)
     assert "worker 0 has been in batch 1, rows 0 to 3 for " in text
@@ -114,36 +85,36 @@ def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
 
 
 def test_of_an_iterable_the_batch_that_is_read_is_named(spawn: Spawn) -> None:
-    dataset = Stream(5)
-    loader = ThreadLoader(iter(dataset), 2, threads=1, timeout=0.05)
+    dataset = Gated(8, 5)
+    loader = ThreadLoader(map(dataset.__getitem__, range(8)), 2, threads=1, timeout=0.05)
     text = _timed_out(loader, dataset, spawn, 2)
     assert "worker 0 has been in the iterable dataset, reading batch 2 for " in text
-    assert "in wait_for_ever" in text
+    assert "in _wait" in text
 
 
 def test_a_collate_function_that_hangs_is_named(spawn: Spawn) -> None:
-    dataset = Hangs()
+    dataset = Gated(8, 4)
 
     def collate(samples: list[int]) -> Any:
         if 4 in samples:
-            dataset.wait_for_ever()
+            dataset[4]
         return samples
 
-    loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, collate_fn=collate)
+    loader = ThreadLoader(range(8), 2, threads=1, timeout=0.05, collate_fn=collate)
     text = _timed_out(loader, dataset, spawn, 2)
     assert "worker 0 has been in the collate function of batch 2 for " in text
 
 
 def test_a_worker_init_fn_that_hangs_is_named(spawn: Spawn) -> None:
-    dataset = Hangs()
+    dataset = Gated(8, 4)
 
     def init(_: int) -> None:
-        dataset.wait_for_ever()
+        dataset[4]
 
     loader = ThreadLoader(dataset, threads=1, timeout=0.05, worker_init_fn=init)
     text = _timed_out(loader, dataset, spawn, 0)
     assert "worker 0 has been in worker_init_fn for " in text
-    assert "in wait_for_ever" in text
+    assert "in _wait" in text
 
 
 @pytest.mark.parametrize("timeout", [0, PATIENCE])
@@ -151,7 +122,7 @@ def test_without_a_batch_for_long_there_is_a_warning_once(
     timeout: float, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hanging, "WARNED_SECONDS", 0.05)
-    dataset = Hangs(2, 5)
+    dataset = Gated(8, 2, 5)
     loader = ThreadLoader(dataset, threads=1, timeout=timeout, dataset_copy="shared")
     told: list[str] = []
 
@@ -170,7 +141,7 @@ def test_a_warning_that_is_an_error_loses_no_batch(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hanging, "WARNED_SECONDS", 0.05)
-    dataset = Hangs(0)
+    dataset = Gated(8, 0)
     with ThreadLoader(dataset, threads=1, dataset_copy="shared") as loader:
         iterator = iter(loader)
         assert dataset.entered.wait(PATIENCE)

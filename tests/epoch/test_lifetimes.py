@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting, Gated
 from support.lent_batches import (
     ROWS,
     WINDOW,
@@ -168,23 +169,13 @@ def error_of(iterators: list[Any]) -> Exception:
 def test_an_error_of_a_close_during_next_does_not_keep_the_iterator(
     in_order: bool, spawn: Spawn
 ) -> None:
-    wanted, gate = Event(), Event()
-
-    class Slow:
-        def __len__(self) -> int:
-            return 8
-
-        def __getitem__(self, index: int) -> int:
-            wanted.set()
-            assert gate.wait(PATIENCE)
-            return index
-
-    iterators = [iter(ThreadLoader(Slow(), 1, threads=2, in_order=in_order, output="numpy"))]
+    slow = Gated(8, *range(8))
+    iterators = [iter(ThreadLoader(slow, 1, threads=2, in_order=in_order, output="numpy"))]
     told = spawn(error_of, iterators)
-    assert wanted.wait(PATIENCE)
+    assert slow.entered.wait(PATIENCE)
     iterators[0].cancel()
     error = told.result(PATIENCE)
-    gate.set()
+    slow.gate.set()
     kept = weakref.ref(iterators.pop())
     join_workers()
     gc.collect()
@@ -248,6 +239,10 @@ def plain_loader() -> ThreadLoader[Any]:
     return ThreadLoader([np.arange(1024).astype(np.uint8)], 1, threads=0, output="numpy")
 
 
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
 VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
     "slice": lambda root: root[8:16],
     "row of rows": lambda root: root.reshape(8, 128)[3][5:],
@@ -255,6 +250,10 @@ VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
     "of its memoryview": lambda root: np.asarray(memoryview(root)[4:]),
     "buffer of a view": lambda root: np.frombuffer(root[10:], np.uint8),
     "dlpack": lambda root: np.from_dlpack(root[3:]),
+    "from_numpy": lambda root: torch().from_numpy(root),
+    "from a view": lambda root: torch().from_numpy(root[8:].view(np.float32)[2:]),
+    "array of a tensor": lambda root: torch().from_numpy(root)[2:].numpy(),
+    "dlpack of torch": lambda root: torch().from_dlpack(root[5:]),
 }
 
 
@@ -262,24 +261,6 @@ VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
 def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
     loader = plain_loader()
     kept = view(root_of(loader))
-    assert loader.statistics().slots.leased == 1
-    del kept
-    assert loader.statistics().slots.leased == 0
-
-
-TENSORS: dict[str, Callable[[Any, Any], object]] = {
-    "from_numpy": lambda torch, root: torch.from_numpy(root),
-    "from a view": lambda torch, root: torch.from_numpy(root[8:].view(np.float32)[2:]),
-    "array of a tensor": lambda torch, root: torch.from_numpy(root)[2:].numpy(),
-    "dlpack": lambda torch, root: torch.from_dlpack(root[5:]),
-}
-
-
-@pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
-def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
-    torch = pytest.importorskip("torch")
-    loader = plain_loader()
-    kept = view(torch, root_of(loader))
     assert loader.statistics().slots.leased == 1
     del kept
     assert loader.statistics().slots.leased == 0
@@ -379,16 +360,14 @@ def test_an_error_of_a_collate_function_that_is_forgotten_keeps_no_sample(
 ) -> None:
     alive: weakref.WeakSet[Sample] = weakref.WeakSet()
 
-    class Made:
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Sample:
-            alive.add(sample := Sample())
-            return sample
+    def make_sample(_: int) -> Sample:
+        alive.add(sample := Sample())
+        return sample
 
     def run() -> int:
-        with ThreadLoader(Made(), 4, collate_fn=lambda _: 1 // 0, **workers) as loader:
+        with ThreadLoader(
+            Acting(4, sample=make_sample), 4, collate_fn=lambda _: 1 // 0, **workers
+        ) as loader:
             gc.collect()
             gc.disable()
             try:

@@ -4,54 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from support.patience import PATIENCE
+from support.pictures import told_by
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import ring as ring_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+
+    from support.patience import Spawn
 
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 
 
-def outcomes(loader: Any) -> list[Any]:
-    """Return the first number of each batch, or the type of the error in its place."""
-    told: list[Any] = []
-    batches = iter(loader)
-    while True:
-        try:
-            told.append(int(next(batches)[0]))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # whatever is raised
-            told.append(type(error))
-
-
-class Array:
-    """Arrays, so that batches lie in slots."""
-
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, index: int) -> Any:
-        return np.full(3, index)
-
-
-class First(Array):
-    """Numbers, for `outcomes`."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index
-
-
 @pytest.mark.parametrize(("threads", "failing"), [(0, 1), (1, 1), (1, 2), (3, 1), (3, 3)])
 def test_no_memory_for_a_slot_costs_that_batch_alone(
-    threads: int, failing: int, monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+    threads: int, failing: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
     allocate, made = ring_module._allocate, []  # noqa: SLF001  # the one place to run out of memory
 
@@ -62,12 +33,18 @@ def test_no_memory_for_a_slot_costs_that_batch_alone(
         return allocate(nbytes)
 
     monkeypatch.setattr(ring_module, "_allocate", allocate_but_once)
-    loader: Any = ThreadLoader(First(), 2, threads=threads, output="numpy")
+    loader: Any = ThreadLoader(list(range(20)), 2, threads=threads, output="numpy")
     kept = spawn(outcomes, loader).result(PATIENCE)
     assert kept.count(MemoryError) == 1
     assert len(kept) == 10
     places = [first if first is MemoryError else 2 * place for place, first in enumerate(kept)]
     assert kept == places
+
+
+def outcomes(loader: Any) -> list[Any]:
+    """Return the first number of each batch, or the type of the error in its place."""
+    told = told_by(loader, lambda batch: int(batch[0]))
+    return [type(each) if isinstance(each, Exception) else each for each in told]
 
 
 class Unspeakable:
@@ -80,13 +57,13 @@ class Unspeakable:
         raise SystemExit
 
 
-def test_an_index_that_cannot_be_named_is_no_hang(spawn: Callable[..., Future[Any]]) -> None:
+def test_an_index_that_cannot_be_named_is_no_hang(spawn: Spawn) -> None:
     loader: Any = ThreadLoader([1, 2], 1, sampler=[Unspeakable()], threads=2)
     assert spawn(outcomes, loader).result(PATIENCE) == [IndexError]
 
 
 def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
-    spawn: Callable[..., Future[Any]],
+    spawn: Spawn,
 ) -> None:
     class Interrupted:
         passes = 0
@@ -98,7 +75,7 @@ def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
             return iter(range(20))
 
     options: dict[str, Any] = {"threads": 2, "persistent_workers": True, "prefetch": 1}
-    with ThreadLoader(First(), 2, sampler=Interrupted(), **options) as loader:
+    with ThreadLoader(list(range(20)), 2, sampler=Interrupted(), **options) as loader:
         iterator = iter(loader)
         assert int(spawn(next, iterator).result(PATIENCE)[0]) == 0
         with pytest.raises(KeyboardInterrupt):
@@ -107,9 +84,7 @@ def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_threads_that_share_an_iterator_take_turns(
-    threads: int, spawn: Callable[..., Future[Any]]
-) -> None:
+def test_threads_that_share_an_iterator_take_turns(threads: int, spawn: Spawn) -> None:
     iterator = iter(ThreadLoader(range(400), 2, threads=threads, output="numpy"))
     consumers = [spawn(lambda: [int(batch[0]) for batch in iterator]) for _ in range(4)]
     taken = [first for consumer in consumers for first in consumer.result(PATIENCE)]
@@ -133,7 +108,7 @@ class Afresh:
     ids=["plain", "transform", "source"],
 )
 def test_a_second_pass_over_a_plain_iterable_ends_the_first(
-    make: Callable[[], ThreadLoader[Any]], spawn: Callable[..., Future[Any]]
+    make: Callable[[], ThreadLoader[Any]], spawn: Spawn
 ) -> None:
     with make() as loader:
         first = iter(loader)

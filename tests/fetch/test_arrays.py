@@ -33,7 +33,7 @@ each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 @each_number_of_threads
 @pytest.mark.parametrize("shuffle", [False, True, "keyed"])
-@pytest.mark.parametrize("batch_size", [1, 4, 11, 50])
+@pytest.mark.parametrize("batch_size", [4, 50])
 def test_no_sample_is_asked_for_one_by_one(
     batch_size: int, shuffle: Any, threads: int, spawn: Spawn
 ) -> None:
@@ -161,12 +161,12 @@ def test_arrays_that_do_not_fit_the_samples_are_not_gathered(hook: Any, spawn: S
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_large_batches_are_split_over_threads(order: str, threads: int, spawn: Spawn) -> None:
-    array = np.asarray(np.arange(2000 * 2000, dtype=np.int32).reshape(2000, 2000), order=order)
+    array = np.asarray(np.arange(2000 * 1000, dtype=np.int32).reshape(2000, 1000), order=order)
     with make(array, 800, shuffle=True, threads=threads, prefetch=1) as loader:
         for _ in range(3):
             batches = spawn(list, loader).result(PATIENCE)
             for batch in batches:
-                np.testing.assert_array_equal(batch, array[batch[:, 0] // 2000])
+                np.testing.assert_array_equal(batch, array[batch[:, 0] // 1000])
             firsts = np.concatenate([batch[:, 0] for batch in batches])
             assert len(np.unique(firsts)) == 2000
         totals = loader.statistics().totals
@@ -286,8 +286,8 @@ def test_what_batch_samplers_give(batches: Any, threads: int, spawn: Spawn) -> N
     assert_alike(spawn, ArrayDataset(np.arange(SIZE), numbers(SIZE)), build)
 
 
-@pytest.mark.parametrize("size", [8, 1023, 1025, 2050])
-@pytest.mark.parametrize("batch_size", [8, 1000, 3000])
+@pytest.mark.parametrize("size", [1023, 1025, 2050])
+@pytest.mark.parametrize("batch_size", [8, 1000])
 @pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler, KeyedSampler])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_every_index_comes_once_around_the_spans_of_a_known_sampler(

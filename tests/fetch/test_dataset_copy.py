@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import queue
 import threading
+from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -28,114 +29,45 @@ from support.workers import join_workers
 from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
-    import io
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from conftest import Spawn
 
 
-# A lazily opened file
+# What datasets do with handles
 
 
-@pytest.fixture
-def numbers(tmp_path: Path) -> Path:
-    """A file with the number ``n`` in record ``n``, of 8 bytes."""
-    path = tmp_path / "numbers"
-    np.arange(1000).tofile(path)
-    return path
+def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy() -> None:
+    class Drops(Mapped):
+        handle: Any = "open"
 
-
-@pytest.fixture
-def opened() -> Iterator[list[io.BufferedReader]]:
-    """Every file that a `Records` opened, to be closed after the test."""
-    files: list[io.BufferedReader] = []
-    yield files
-    for file in files:
-        file.close()
-
-
-class Records:
-    """Reads every second record, from a file that it opens on first use.
-
-    So threads that share the file's position read a record that none of them wants, in any order.
-    """
-
-    def __init__(self, path: Path, opened: list[io.BufferedReader], parties: int = 1) -> None:
-        self.path = path
-        self.note_opened = opened.append
-        self.file: io.BufferedReader | None = None
-        self.sought = Meeting(parties)
-
-    def __len__(self) -> int:
-        return THREADS
-
-    def __getitem__(self, index: int) -> int:
-        if self.file is None:
-            self.file = self.path.open("rb")
-            self.note_opened(self.file)
-        self.file.seek(16 * index)
-        self.sought.wait()
-        return int.from_bytes(self.file.read(8), "little") // 2
-
-
-def test_each_thread_reads_from_a_handle_of_its_own(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    assert together(Records(numbers, opened, THREADS)) == [0, 1, 2, 3]
-    assert len(opened) == THREADS
-
-
-def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    class Picklable(Records):
         def __getstate__(self) -> dict[str, Any]:
-            return {**self.__dict__, "file": None}
+            return {**vars(self), "handle": None}
 
-    records = Picklable(numbers, opened, THREADS)
-    records.file = numbers.open("rb")
-    opened.append(records.file)
-    assert together(records) == [0, 1, 2, 3]
-    assert len(opened) == 1 + THREADS
+        def __getitem__(self, index: int) -> bool:
+            self.transform.wait()
+            return self.handle is None
+
+    assert together(Drops(Meeting())) == [True] * THREADS
 
 
-class Closes(Records):
-    """Closes its file when it dies."""
+def test_what_closes_its_file_when_it_dies_stays_open_in_every_epoch() -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.file = Path(__file__).open("rb")  # noqa: SIM115
 
-    def __del__(self) -> None:
-        if self.file is not None:
+        def __del__(self) -> None:
             self.file.close()
 
+    class Closes(Reader, Mapped):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transform, self.size, self.reader = float, THREADS, Reader()
 
-def test_a_dataset_that_closes_its_file_when_it_dies_works_in_every_epoch(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    dataset = Closes(numbers, opened)
-    dataset.file = numbers.open("rb")
+    dataset = Closes()
     for _ in range(2):
         together(dataset)
     assert not dataset.file.closed
-
-
-def test_a_reader_that_closes_its_file_when_it_dies_stays_open(numbers: Path) -> None:
-    class Reader:
-        def __init__(self) -> None:
-            self.file = numbers.open("rb")
-
-        def __del__(self) -> None:
-            self.file.close()
-
-    class Reads(Mapped):
-        def __init__(self) -> None:
-            super().__init__(float)
-            self.reader = Reader()
-
-        def __del__(self) -> None:
-            """Say goodbye; that there is such a method makes the loader look for handles."""
-
-    dataset = Reads()
-    together(dataset)
     assert not dataset.reader.file.closed
 
 
@@ -176,14 +108,11 @@ def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller() -> None:
 # Datasets within datasets
 
 
-def test_a_dataset_within_a_users_dataset_is_copied(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
+def test_a_dataset_within_a_users_dataset_is_copied() -> None:
     class Wrapper:
         def __init__(self, inner: Any) -> None:
             self.source = inner
-            self.parts = [inner]
-            self.named = {"inner": inner}
+            self.named = {"inner": [inner]}
 
         def __len__(self) -> int:
             return len(self.source)
@@ -191,11 +120,10 @@ def test_a_dataset_within_a_users_dataset_is_copied(
         def __getitem__(self, index: int) -> Any:
             return self.source[index]
 
-    wrapped = Wrapper(Wrapper(Records(numbers, opened, THREADS)))
-    assert together(wrapped) == [0, 1, 2, 3]
-    assert len(opened) == THREADS
+    wrapped = Wrapper(Wrapper(Mapped(racing_transform())))
+    assert together(wrapped) == SHIFTED
     twin = auto_copy(wrapped)
-    assert twin.parts[0] is twin.named["inner"] is twin.source
+    assert twin.named["inner"][0] is twin.source
 
 
 # What refuses to be copied, or should not be
@@ -315,23 +243,19 @@ CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
-def test_transforms_in_a_container_on_a_transform_are_copied(
-    container: Callable[[Any, Any], Any],
-) -> None:
-    compose = Compose(container(abs, racing_transform()))
-    assert together(Mapped(compose)) == SHIFTED
+class Listed(Mapped):
+    """Has its transforms in a container."""
+
+    def __getitem__(self, index: int) -> Any:
+        return Compose(self.transform)(index)
 
 
 @pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
-def test_transforms_in_a_container_on_the_dataset_are_copied(
-    container: Callable[[Any, Any], Any],
+@pytest.mark.parametrize("of", [Listed, lambda parts: Mapped(Compose(parts))], ids=["own", "inner"])
+def test_transforms_in_a_container_are_copied(
+    of: Callable[[Any], Any], container: Callable[[Any, Any], Any]
 ) -> None:
-    class Listed(Mapped):
-        def __getitem__(self, index: int) -> Any:
-            return Compose(self.transform)(index)
-
-    assert together(Listed(container(Compose([]), racing_transform()))) == SHIFTED
+    assert together(of(container(Compose([]), racing_transform()))) == SHIFTED
 
 
 class Outer:

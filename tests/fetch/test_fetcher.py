@@ -57,27 +57,3 @@ def test_samples_are_what_the_expression_with_brackets_gives(
 ) -> None:
     loader = ThreadLoader(dataset, 2, sampler=[3, 1], threads=threads, collate_fn=list)
     assert spawn(outcomes, loader).result(PATIENCE) == [[dataset[3], dataset[1]]] == [[6, 2]]
-
-
-class StopsOnce:
-    """Raises StopIteration the first time that it is asked for 3."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        self.asked.append(index)
-        if index == 3 and self.asked.count(3) == 1:
-            raise StopIteration
-        return index
-
-
-@each_number_of_threads
-def test_a_sample_that_raised_stop_iteration_once_has_failed(threads: int, spawn: Spawn) -> None:
-    loader = ThreadLoader(StopsOnce(), 4, threads=threads, dataset_copy="shared")
-    error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert type(error).__name__ == "SampleError"
-    assert last == [4, 5, 6, 7]

@@ -33,9 +33,18 @@ pytestmark = [
 ]
 
 
+class InterruptedOnce(Whole):
+    """Its whole batches are interrupted; one by one its samples are well."""
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        if 4 in indices:
+            raise self.make_error(4)
+        return super().__getitems__(indices)
+
+
 @each_kind_of_workers
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
-@pytest.mark.parametrize("kind", [Faulty, Whole])
+@pytest.mark.parametrize("kind", [Faulty, InterruptedOnce])
 def test_what_is_to_end_a_program_is_never_skipped(
     kind: Any, error: type[BaseException], workers: dict[str, Any], spawn: Spawn
 ) -> None:
@@ -75,24 +84,6 @@ def test_what_ails_the_process_and_not_the_sample_is_skipped_by_a_function_alone
     missing = FileNotFoundError(errno.ENOENT, "no such file")
     told = run(spawn, skipping(Faulty({4}, make_error=lambda _: missing), **workers))
     assert told == survivors({4})
-
-
-class InterruptedOnce(Whole):
-    """Its whole batches are interrupted; one by one its samples are well."""
-
-    def __getitems__(self, indices: Any) -> list[Any]:
-        if 4 in indices:
-            raise self.make_error(4)
-        return super().__getitems__(indices)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_of_getitems_is_not_lost_on_the_way_to_single_samples(
-    error: type[BaseException], threads: int, spawn: Spawn
-) -> None:
-    with skipping(InterruptedOnce(make_error=error), threads=threads) as loader:
-        assert isinstance(spawn(outcomes, loader).exception(PATIENCE), error)
 
 
 @each_kind_of_workers
@@ -204,26 +195,6 @@ def test_an_error_of_the_collate_function_is_never_skipped(spawn: Spawn) -> None
     assert texts(told) == [[1, 2], "OSError('collate')", [6, 7, 8], [9, 10, 11]]
 
 
-# Whole batches -----------------------------------------------------------------------------------
-
-
-class NoSingles:
-    """Has whole batches and no way to one sample."""
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitems__(self, indices: Any) -> list[Any]:
-        if 4 in indices:
-            raise LookupError(4)
-        return list(indices)
-
-
-def test_a_whole_batch_that_cannot_be_fetched_singly_is_raised(spawn: Spawn) -> None:
-    told = run(spawn, skipping(NoSingles()))
-    assert texts(told) == [[0, 1, 2], "LookupError(4)", [6, 7, 8], [9, 10, 11]]
-
-
 # Random numbers ----------------------------------------------------------------------------------
 
 
@@ -250,38 +221,23 @@ def test_random_numbers_next_to_failures_depend_on_no_threads(kind: Any, spawn: 
     assert drawn(0) == drawn(1) == drawn(4)
 
 
-# Going on in the middle --------------------------------------------------------------------------
-
-
 # Rows that do not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 @pytest.mark.parametrize("odd", [9, 10, 11])
-def test_a_ragged_row_next_to_skipped_ones_is_named_rightly(
+def test_a_ragged_row_next_to_a_skipped_one_is_named_rightly_and_that_one_listed(
     odd: int, threads: int, spawn: Spawn
 ) -> None:
     class Odd(Faulty):
         def sample(self, index: int) -> Any:
             return np.zeros(2 if index == odd else 3)
 
-    told = run(spawn, skipping(Odd({8}), 4, threads=threads))
-    assert isinstance(told[2], Exception)
-    assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_a_sample_left_out_of_a_batch_that_fails_all_the_same_is_listed(
-    threads: int, spawn: Spawn
-) -> None:
-    class Odd(Faulty):
-        def sample(self, index: int) -> Any:
-            return np.zeros(2 if index == 5 else 3)
-
-    loader = skipping(Odd({4}), threads=threads)
+    loader = skipping(Odd({8}), 4, threads=threads)
     told = run(spawn, loader)
-    assert [type(each) for each in told] == [list, RuntimeError, list, list]
-    assert [each.index for each in loader.statistics().skipped] == [4]
+    assert [type(each) for each in told] == [list, list, RuntimeError]
+    assert [each.index for each in loader.statistics().skipped] == [8]
+    assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
 
 
 # Devices, and what is kept -----------------------------------------------------------------------
@@ -330,18 +286,6 @@ def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None
 
     loader = skipping(Together({0, 3, 5}), 8, threads=2, dataset_copy="shared")
     assert run(spawn, loader) == survivors({0, 3, 5}, rows=8)
-
-
-@pytest.mark.parametrize("threads", [0, 1, 2, 4])
-def test_a_transform_that_fails_leaves_its_row_out(threads: int, spawn: Spawn) -> None:
-    def transform(row: int) -> int:
-        if row in {0, 4, 6, 7, 8}:
-            raise ValueError(row)
-        return -row
-
-    loader = skipping(iter(range(12)), threads=threads, transform=transform)
-    assert run(spawn, loader) == [[-1, -2], [-3, -5], [-9, -10, -11]]
-    assert loader.statistics().skipped_count == 5
 
 
 # How many ----------------------------------------------------------------------------------------
@@ -448,9 +392,9 @@ def test_a_warning_that_is_made_an_error_loses_no_batch(threads: int) -> None:
     assert [each for each in told if isinstance(each, list)] == survivors({4})
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_a_function_is_given_the_index_that_is_listed(threads: int, spawn: Spawn) -> None:
-    """Of an iterable: how many samples were read before."""
+@pytest.mark.parametrize("threads", [0, 1, 2, 4])
+def test_a_transform_that_fails_leaves_its_row_out_by_its_place(threads: int, spawn: Spawn) -> None:
+    """A function is asked with the index that is listed: how many samples were read before."""
     asked: list[int] = []
 
     def on_error(_: Exception, index: int) -> str:
@@ -458,11 +402,11 @@ def test_a_function_is_given_the_index_that_is_listed(threads: int, spawn: Spawn
         return "skip"
 
     def transform(row: int) -> int:
-        if row in {5, 9}:
+        if row in {0, 4, 6, 7, 8}:
             raise ValueError(row)
-        return row
+        return -row
 
     loader = make(iter(range(12)), on_error=on_error, threads=threads, transform=transform)
-    run(spawn, loader)
+    assert run(spawn, loader) == [[-1, -2], [-3, -5], [-9, -10, -11]]
     assert sorted(asked) == sorted(each.index for each in loader.statistics().skipped)
-    assert sorted(asked) == [5, 9]
+    assert sorted(asked) == [0, 4, 6, 7, 8]

@@ -16,23 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Named:
-    def __len__(self) -> int:
-        return 100
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 def stream() -> Iterator[int]:
     yield from range(3)
 
 
 def test_a_loader_says_what_it_is() -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Named(), batch_size=8, threads=3)
-    assert repr(loader) == "<ThreadLoader of Named, 13 batches, 8 samples in each, 3 threads>"
-    loader = ThreadLoader(Named(), threads=1)
-    assert repr(loader) == "<ThreadLoader of Named, 100 batches, 1 sample in each, 1 thread>"
+    loader: ThreadLoader[Any] = ThreadLoader(range(100), batch_size=8, threads=3)
+    assert repr(loader) == "<ThreadLoader of range, 13 batches, 8 samples in each, 3 threads>"
+    loader = ThreadLoader(range(100), threads=1)
+    assert repr(loader) == "<ThreadLoader of range, 100 batches, 1 sample in each, 1 thread>"
     told = repr(ThreadLoader(stream(), batch_size=None))
     assert told == "<ThreadLoader of generator, as many threads as are fastest>"
 

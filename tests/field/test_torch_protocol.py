@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 
 from threadloader import ThreadLoader
 
@@ -249,22 +250,15 @@ def test_speechbrains_loader_goes_on_where_it_was_saved(options: dict[str, Any])
             return self._speechbrain_iterator
 
     read: list[int] = []
+    dataset = Acting(12, read.append)
 
-    class Reads:
-        def __len__(self) -> int:
-            return 12
-
-        def __getitem__(self, index: int) -> int:
-            read.append(index)
-            return index
-
-    with Saveable(Reads(), batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
+    with Saveable(dataset, batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
         iterator = iter(loader)
         assert [next(iterator).tolist() for _ in range(2)] == [[11, 10], [9, 8]]
         saved = loader._speechbrain_iterator._num_yielded
         assert saved == 2
     read.clear()
-    with Saveable(Reads(), batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
+    with Saveable(dataset, batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
         loader._speechbrain_recovery_skip_to = saved
         assert batches(loader) == [[7, 6], [5, 4], [3, 2], [1, 0]]
         assert loader._speechbrain_iterator._num_yielded == 6

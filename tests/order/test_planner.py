@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.acting import Acting
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._order.samplers import BatchSampler, RandomSampler, SequentialSampler
+from threadloader._order.samplers import RandomSampler, SequentialSampler
 from threadloader._order.tickets import PlannedBatch, TicketCutter, TicketSize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from support.patience import Spawn
 
@@ -25,25 +24,8 @@ MILLISECOND = 1e-3
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 
 
-class Itself:
-    """Sample ``i`` is ``i``, whatever that is."""
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: Any) -> Any:
-        return index
-
-
-class Whole(Itself):
-    """The same; a batch is what it was called with."""
-
-    def __getitems__(self, indices: Any) -> list[Any]:
-        return [type(indices), *indices]
-
-
 def loaded(threads: int, batch_sampler: Any, dataset: Any = None) -> list[Any]:
-    dataset = Itself() if dataset is None else dataset
+    dataset = Acting(10, repr, lambda index: index) if dataset is None else dataset
     with ThreadLoader(
         dataset, batch_sampler=batch_sampler, threads=threads, collate_fn=list
     ) as loader:
@@ -58,7 +40,11 @@ def tensor(batch: list[int]) -> Any:
 def test_without_batches_each_index_is_a_sample_as_it_is(threads: int, spawn: Spawn) -> None:
     given = [7, "key", (1, 2), [3, 4], None]
     with ThreadLoader(
-        Itself(), None, sampler=given, threads=threads, collate_fn=lambda sample: sample
+        Acting(10, repr, lambda index: index),
+        None,
+        sampler=given,
+        threads=threads,
+        collate_fn=lambda sample: sample,
     ) as loader:
         assert spawn(list, loader).result(PATIENCE) == given
 
@@ -148,13 +134,6 @@ def test_a_sampler_follows_a_dataset_that_grows() -> None:
     assert [len(sampler) for sampler in samplers] == [2, 2]
 
 
-@given(size=st.integers(0, 50), seed=st.integers(0, 2**32 - 1))
-def test_a_random_sampler_draws_every_index_once(size: int, seed: int) -> None:
-    order = list(RandomSampler(range(size), np.random.default_rng(seed)))
-    assert sorted(order) == list(range(size))
-    assert all(type(index) is int for index in order)
-
-
 def test_numpys_seed_decides_the_order_or_a_generator_which_leaves_it_alone() -> None:
     orders = []
     for _ in range(2):
@@ -168,24 +147,3 @@ def test_numpys_seed_decides_the_order_or_a_generator_which_leaves_it_alone() ->
     assert first == second
     assert all(map(np.array_equal, np.random.get_state(), state))  # noqa: NPY002
     assert random.getstate() == python_state
-
-
-def cut(size: int, batch_size: int, drop_last: bool) -> Iterable[list[int]]:
-    batches = [
-        list(range(size))[start : start + batch_size] for start in range(0, size, batch_size)
-    ]
-    return [batch for batch in batches if len(batch) == batch_size or not drop_last]
-
-
-@given(size=st.integers(0, 40), batch_size=st.integers(1, 12), drop_last=st.booleans())
-def test_batches_are_the_sampler_cut_into_equal_parts(
-    size: int, batch_size: int, drop_last: bool
-) -> None:
-    sampler = BatchSampler(SequentialSampler(range(size)), batch_size, drop_last)
-    assert list(sampler) == list(sampler) == cut(size, batch_size, drop_last)
-    assert len(sampler) == len(list(sampler))
-
-
-def test_a_batch_sampler_over_a_sampler_without_length_has_none_either() -> None:
-    with pytest.raises(TypeError, match="no len"):
-        len(BatchSampler(iter([1, 2]), 2, drop_last=False))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 from support.resuming import after, check_each_state, state_after
 
@@ -133,16 +134,6 @@ class Stumbling:
         return entry
 
 
-class Fives:
-    """Each sample is 5, whatever its index."""
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: Any) -> int:
-        return 5
-
-
 @pytest.mark.parametrize(
     ("order", "other", "refused"),
     [
@@ -161,7 +152,12 @@ def test_a_sampler_with_another_order_is_refused(
     order: list[Any], other: list[Any], refused: bool, threads: int, spawn: Spawn
 ) -> None:
     def made(order: list[Any]) -> ThreadLoader[Any]:
-        return ThreadLoader(Fives(), batch_sampler=[*order, [0]], threads=threads, collate_fn=list)
+        return ThreadLoader(
+            Acting(9, repr, lambda _: 5),
+            batch_sampler=[*order, [0]],
+            threads=threads,
+            collate_fn=list,
+        )
 
     state = spawn(state_after, made(order), 2).result(PATIENCE)
     if not refused:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting, Gated
 from support.patience import PATIENCE
+from support.process_random import random_states, seeded_globally
 from support.resuming import after, as_json, check_each_state, state_after
 
 from threadloader import ThreadLoader, sample_rng
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 3])
 
 
@@ -56,35 +55,14 @@ class Counted:
             yield index
 
 
-class Held:
-    """Sample ``i`` is ``i``; some of them wait for the gate."""
+def failing(error: type[BaseException]) -> Acting:
+    """Return samples that are their indices, but one is an error."""
 
-    def __init__(self, size: int, held: set[int]) -> None:
-        self.size = size
-        self.held = held
-        self.gate = Event()
+    def fail(index: int) -> None:
+        if index == 4:
+            raise error(index)
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        assert index not in self.held or self.gate.wait(PATIENCE)
-        return index
-
-
-class Failing:
-    """Sample ``i`` is ``i``, but one is an error."""
-
-    def __init__(self, error: type[BaseException] | None = LookupError) -> None:
-        self.error = error
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> int:
-        if index == 4 and self.error is not None:
-            raise self.error(index)
-        return index
+    return Acting(10, fail)
 
 
 def as_given(samples: Any) -> Any:
@@ -110,27 +88,6 @@ def make(source: str = "seed", threads: int = 2, **arguments: Any) -> ThreadLoad
     if "dataset" not in arguments:
         arguments["dataset"] = Augmented()
     return ThreadLoader(threads=threads, **{**defaults, **sources[source], **arguments})
-
-
-def seeded_globally(seed: int) -> None:
-    """Seed what decides order and streams where there is nothing else."""
-    random.seed(seed)
-    legacy.seed(seed)
-    if HAS_TORCH:
-        import torch  # noqa: PLC0415  # optional
-
-        torch.manual_seed(seed)
-
-
-def random_states() -> list[Any]:
-    """Return the process's random state, all of it."""
-    kind, words, *rest = legacy.get_state()
-    told = [random.getstate(), kind, np.asarray(words).tolist(), rest]
-    if HAS_TORCH:
-        import torch  # noqa: PLC0415  # optional
-
-        told.append(torch.get_rng_state().tolist())
-    return told
 
 
 def check(source: str, saving: int, resuming: int, arguments: dict[str, Any]) -> None:
@@ -247,7 +204,7 @@ def test_out_of_order_every_sample_comes_once_over_many_states(spawn: Spawn) -> 
     state: Any = {}
     arguments: dict[str, Any] = {"threads": 4, "in_order": False, "prefetch": 4, "batch_size": 1}
     for held in ({0}, {0, 5}, {0, 7}, set()):  # what is late, and not delivered before
-        data = Held(12, held)
+        data = Gated(12, *held)
         with make(dataset=data, dataset_copy="shared", shuffle=False, **arguments) as loader:
             loader.load_state_dict(state)
             iterator = iter(loader)
@@ -262,14 +219,14 @@ def test_out_of_order_every_sample_comes_once_over_many_states(spawn: Spawn) -> 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_batch_that_timed_out_is_not_delivered(threads: int, spawn: Spawn) -> None:
     arguments: dict[str, Any] = {"threads": threads, "shuffle": False, "dataset_copy": "shared"}
-    data = Held(9, {4})
+    data = Gated(9, 4)
     with make(dataset=data, timeout=0.05, **arguments) as loader:
         iterator = iter(loader)
         with pytest.raises(RuntimeError, match="timed out"):
             spawn(list, iterator).result(PATIENCE)
         state = as_json(loader.state_dict())
         data.gate.set()
-    rest = spawn(after, make(dataset=Held(9, set()), **arguments), state, 1).result(PATIENCE)
+    rest = spawn(after, make(dataset=Gated(9), **arguments), state, 1).result(PATIENCE)
     # On a busy machine the first batch may have been late, too.
     assert rest[0] in ([[3, 4, 5], [6, 7, 8]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
 
@@ -280,7 +237,7 @@ def test_a_batch_that_failed_counts_once_the_consumer_goes_on(
     goes_on: bool, threads: int, spawn: Spawn
 ) -> None:
     def fail_and_save() -> Any:
-        with make(threads=threads, dataset=Failing(), shuffle=False) as loader:
+        with make(threads=threads, dataset=failing(LookupError), shuffle=False) as loader:
             iterator = iter(loader)
             assert next(iterator) == [0, 1, 2]
             with pytest.raises(LookupError):
@@ -290,17 +247,17 @@ def test_a_batch_that_failed_counts_once_the_consumer_goes_on(
             return as_json(loader.state_dict())
 
     state = spawn(fail_and_save).result(PATIENCE)
-    whole = make(threads=threads, dataset=Failing(None), shuffle=False)
+    whole = make(threads=threads, dataset=Acting(10), shuffle=False)
     rest = [[9]] if goes_on else [[3, 4, 5], [6, 7, 8], [9]]
     assert spawn(after, whole, state, 1).result(PATIENCE) == [rest]
 
 
 def test_ctrl_c_in_a_sample_loses_no_batch() -> None:
-    loader = make(threads=0, dataset=Failing(KeyboardInterrupt), shuffle=False)
+    loader = make(threads=0, dataset=failing(KeyboardInterrupt), shuffle=False)
     iterator = iter(loader)
     assert next(iterator) == [0, 1, 2]
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     state = as_json(loader.state_dict())
-    whole = make(threads=0, dataset=Failing(None), shuffle=False)
+    whole = make(threads=0, dataset=Acting(10), shuffle=False)
     assert after(whole, state, 1) == [[[3, 4, 5], [6, 7, 8], [9]]]

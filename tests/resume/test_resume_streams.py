@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import random
 from itertools import islice
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -205,9 +204,6 @@ class NeedsArguments(Rows):
         raise AssertionError(state)
 
 
-each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
-
-
 KINDS = [OnDataset, OnIterator, Itself, Remade, Waits, Stays, CountsPasses, Prepares]
 KINDS += [NeedsArguments]
 
@@ -216,15 +212,14 @@ KINDS += [NeedsArguments]
     ("kind", "steps", "threads", "arguments"),
     [
         *((kind, *way, {}) for kind in KINDS for way in WAYS),
-        *((kind, 3, 1, {"persistent_workers": True}) for kind in KINDS),
-        *((kind, 3, 1, {"transform": int}) for kind in KINDS),
         *(
-            (kind, *way, arguments)
+            (kind, 3, 1, arguments)
             for kind in (OnDataset, OnIterator, Itself)
-            for way in ((1, 0), (3, 1))
-            for arguments in ({"batch_size": None}, {"drop_last": True}, {"prefetch": 1})
+            for arguments in (
+                *({"persistent_workers": True}, {"transform": int}, {"batch_size": None}),
+                *({"drop_last": True}, {"prefetch": 1}, {"snapshot_every_n_steps": 0}),
+            )
         ),
-        *((kind, 0, 1, {"batch_size": 4}) for kind in (OnDataset, OnIterator, Itself)),
     ],
 )
 def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
@@ -262,18 +257,6 @@ def test_a_sampler_with_a_state_goes_on_from_every_batch(
     spawn(check_each_state, lambda: sampled(kind(size), threads, steps)).result(PATIENCE)
 
 
-@pytest.mark.parametrize("delivered", [1, 2])
-@each_number_of_threads
-def test_the_state_of_a_sampler_is_that_of_the_batch_delivered(
-    delivered: int, threads: int, spawn: Spawn
-) -> None:
-    state = spawn(state_after, sampled(OnDataset(9), threads), delivered).result(PATIENCE)
-    assert state["lanes"][0]["mark"]["states"]["sampler"]["at"] == 3 * delivered
-    sampler = OnDataset(9)
-    spawn(after, sampled(sampler, threads), state).result(PATIENCE)
-    assert sampler.read == list(range(3 * delivered, 9))
-
-
 @each_number_of_threads
 def test_a_state_that_can_t_be_told_raises_after_the_first_batch(
     threads: int, spawn: Spawn
@@ -309,25 +292,6 @@ def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spa
     assert [[int(row) for row in batch] for batch in rest] == [[6, 7, 8], [9, 10]]
 
 
-@each_kind
-def test_a_state_is_that_of_the_batch_delivered_not_of_those_read_ahead(
-    kind: Any, spawn: Spawn
-) -> None:
-    data = kind(11)
-    with make(data, threads=1, prefetch=16) as loader:
-        iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
-        told = loader.state_dict()
-        mark = told["lanes"][0]["mark"]
-        assert (mark["batches"], mark["samples"]) == (1, 3)
-        (own,) = mark["states"].values()
-        before = as_json(own)
-        assert before["at"] == 3
-        assert len(spawn(list, iterator).result(PATIENCE)) == 3
-    assert own == before
-    assert len(data.read) == 11
-
-
 @pytest.mark.parametrize(("steps", "marks"), [(1, [1, 2, 3, 4]), (3, [1, 1, 3, 4]), (0, [0] * 3)])
 @each_number_of_threads
 def test_a_state_of_the_dataset_is_asked_for_every_so_many_batches(
@@ -355,28 +319,6 @@ def test_a_transform_draws_what_it_would_have(
 
     check = check_each_state
     spawn(check, lambda: made(saving), lambda: made(resuming)).result(PATIENCE)
-
-
-def test_out_of_order_every_row_comes_once_over_many_states(spawn: Spawn) -> None:
-    got: list[int] = []
-    state: Any = {}
-    for late in ({0}, {0, 5}, {0, 7}, set()):  # and not delivered before
-        gate = Event()
-
-        def wait(row: int, late: set[int] = late, gate: Event = gate) -> int:
-            assert row not in late or gate.wait(PATIENCE)
-            return row
-
-        arguments: dict[str, Any] = {"threads": 5, "in_order": False, "prefetch": 4}
-        with make(OnDataset(12), 1, transform=wait, dataset_copy="shared", **arguments) as loader:
-            loader.load_state_dict(state)
-            iterator = iter(loader)
-            for _ in range(2 if late else 12 - len(got)):
-                got += spawn(next, iterator).result(PATIENCE).tolist()
-            state = as_json(loader.state_dict())
-            assert ("ahead" in state["lanes"][0]) is bool(late)
-            gate.set()
-    assert sorted(got) == list(range(12))
 
 
 @each_number_of_threads

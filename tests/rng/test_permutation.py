@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.acting import Acting
 
 from threadloader import ThreadLoader
 from threadloader._rng.permutation import KeyedPermutation, mixed, short_permutations
@@ -23,16 +24,6 @@ KEYS = 300_000
 # Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
 # degrees of freedom, with fixed seeds, so that the tests never fail by chance.
 SIGMAS = 5.0
-
-
-class Huge:
-    """Sample ``i`` is ``i``."""
-
-    def __len__(self) -> int:
-        return HUGE
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def chi_square(counts: np.ndarray) -> float:
@@ -86,7 +77,9 @@ def test_each_place_gets_every_part_of_the_data_equally_often(length: int) -> No
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
-    loader = ThreadLoader(Huge(), 256, shuffle="keyed", threads=threads, seed=5, output="numpy")
+    loader = ThreadLoader(
+        Acting(HUGE), 256, shuffle="keyed", threads=threads, seed=5, output="numpy"
+    )
     tracemalloc.start()
     try:
         iterator = iter(loader)
@@ -98,17 +91,6 @@ def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
     assert peak < 1 << 20
     assert len(set(first.tolist())) == 256
     assert first.max() > HUGE // 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"sampler": [0]}, {"sampler": []}, {"batch_sampler": [[0]]}, {"batch_sampler": []}],
-)
-def test_it_excludes_what_shuffle_excludes(arguments: dict[str, list[int]]) -> None:
-    with pytest.raises(ValueError, match="mutually exclusive"):
-        ThreadLoader(range(4), shuffle="keyed", **arguments)
-    with pytest.raises(ValueError, match="shuffle"):
-        ThreadLoader(iter(range(4)), shuffle="keyed", threads=1)
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6])

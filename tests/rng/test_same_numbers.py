@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, sample_rng, sample_seed
@@ -79,15 +80,8 @@ def drawn(_: Any = None) -> list[Any]:
     return [random.random(), legacy, float(sample_rng().random()), sample_seed()]
 
 
-class EpochDraws:
-    def __init__(self, size: int = 3) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> list[Any]:
-        return [index, *drawn()]
+def drawing(size: int = 3) -> Acting:
+    return Acting(size, sample=lambda index: [index, *drawn()])
 
 
 class Rows:
@@ -113,9 +107,9 @@ def without_index(told: list[Any]) -> list[Any]:
 
 @each_number_of_threads
 def test_what_samples_draw(threads: int, spawn: Spawn) -> None:
-    told = spawn(epochs, make(EpochDraws(), threads)).result(PATIENCE)
+    told = spawn(epochs, make(drawing(), threads)).result(PATIENCE)
     assert without_index(told) == SAMPLES
-    shuffled = spawn(epochs, make(EpochDraws(), threads, shuffle=True)).result(PATIENCE)
+    shuffled = spawn(epochs, make(drawing(), threads, shuffle=True)).result(PATIENCE)
     assert without_index(shuffled) == SAMPLES
 
 
@@ -148,7 +142,7 @@ def test_keyed_orders(threads: int, spawn: Spawn) -> None:
 @each_number_of_threads
 def test_orders_and_draws_of_a_generator_of_numpy_s(threads: int, spawn: Spawn) -> None:
     generator = np.random.default_rng(17)
-    loader = make(EpochDraws(), threads, shuffle=True, seed=None, generator=generator)
+    loader = make(drawing(), threads, shuffle=True, seed=None, generator=generator)
     assert spawn(epochs, loader).result(PATIENCE) == NUMPYS
 
 

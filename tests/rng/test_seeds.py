@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 import random
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE
+from support.process_random import random_states, seeded_globally
 
 from threadloader import ThreadLoader, sample_seed
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
@@ -66,33 +65,11 @@ def rows(told: list[Any]) -> list[Any]:
     return [[row for batch in epoch for row in batch] for epoch in told]
 
 
-def seeded_globally(seed: int) -> None:
-    """Seed what decides order and streams where there is no ``seed=``."""
-    random.seed(sample_seed())  # has no say in it
-    if HAS_TORCH:
-        import torch  # noqa: PLC0415  # optional
-
-        torch.manual_seed(seed)
-    else:
-        legacy.seed(seed)
-
-
-def states() -> list[Any]:
-    """Return the consumer's random state, all of it."""
-    kind, words, *rest = legacy.get_state()
-    told = [random.getstate(), kind, words.tolist(), rest]
-    if HAS_TORCH:
-        import torch  # noqa: PLC0415  # optional
-
-        told.append(torch.get_rng_state().tolist())
-    return told
-
-
 @contextmanager
 def nothing_of_the_consumer_changes() -> Iterator[None]:
-    before = states()
+    before = random_states()
     yield
-    assert states() == before
+    assert random_states() == before
 
 
 def test_seeds_differ_in_order_and_in_what_samples_draw(spawn: Spawn) -> None:

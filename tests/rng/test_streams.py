@@ -117,55 +117,28 @@ def test_batches_are_the_same_for_all_numbers_of_threads(
     assert len({row.partition(",")[2] for row in drawn}) == len(drawn)
 
 
-@each_draw
-def test_collate_functions_and_transforms_draw_the_same_for_all_numbers_of_threads(
-    draw: Draw, spawn: Spawn
-) -> None:
-    def drawn(row: Any) -> Any:
-        return len(np.atleast_1d(row)), np.asarray(draw()).tolist()
-
-    def told(threads: int) -> list[Any]:
-        collated = load(range(24), threads, collate_fn=drawn)
-        transformed = flat(load(iter(range(24)), threads, transform=drawn))
-        return [*collated, *transformed]
-
-    expected = told(0)
-    assert len({str(value) for _, value in expected}) == len(expected) == 5 + 24
-    for threads in THREADS[1:]:
-        assert spawn(told, threads).result(PATIENCE) == expected
+OPTIONS: list[dict[str, Any]] = [
+    *({}, {"batch_size": None, "collate_fn": None}, {"prefetch": 1}, {"prefetch": 9}),
+    *({"persistent_workers": True}, {"dataset_copy": "shared"}, {"dataset_copy": "deep"}),
+]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"batch_size": None, "collate_fn": None},
-        {"batch_size": 1},
-        {"prefetch": 1},
-        {"prefetch": 9},
-        {"persistent_workers": True},
-        {"dataset_copy": "shared"},
-        {"dataset_copy": "deep"},
-    ],
-    ids=str,
+@settings(max_examples=60)
+@given(
+    st.integers(0, 40),
+    st.integers(1, 12),
+    st.integers(1, 9),
+    st.sampled_from(OPTIONS),
+    st.booleans(),
 )
-def test_no_argument_changes_what_a_sample_draws(arguments: dict[str, Any], spawn: Spawn) -> None:
-    def rows(threads: int, **arguments: Any) -> list[Any]:
-        loaded = load(EpochDraws(DRAWS["random"]), threads, **arguments)
-        return loaded if "collate_fn" in arguments else flat(loaded)
-
-    expected = rows(0)
-    for threads in (1, 3):
-        assert spawn(lambda n: rows(n, **arguments), threads).result(PATIENCE) == expected
-
-
-@settings(max_examples=40)
-@given(size=st.integers(0, 40), batch=st.integers(1, 12), threads=st.integers(0, 9))
-def test_a_sample_draws_the_same_in_batches_of_any_size(
-    size: int, batch: int, threads: int
+def test_a_sample_draws_the_same_whatever_the_batches_and_the_arguments(
+    size: int, batch: int, threads: int, options: dict[str, Any], none: bool
 ) -> None:
-    expected = flat(load(EpochDraws(DRAWS["all at once"], size), 0, batch_size=7))
-    got = load(EpochDraws(DRAWS["all at once"], size), threads, batch_size=batch)
-    assert flat(got) == expected
+    draws = EpochDraws(DRAWS["all at once"], size)
+    threads = 0 if none and "persistent_workers" not in options else threads
+    got = load(draws, threads, **{"batch_size": batch} | options)
+    got = got if "batch_size" in options else flat(got)
+    assert got == flat(load(draws, 0, batch_size=7))
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 
 from threadloader import ThreadLoader
 
@@ -18,16 +19,11 @@ if TYPE_CHECKING:
 data = pytest.importorskip("torch.utils.data")
 
 
-class Drawing:
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, index: int) -> tuple[int, float]:
-        return index, random.random()
+DRAWING = Acting(24, sample=lambda index: (index, random.random()))
 
 
 def sampler_of(rank: int, **options: Any) -> Any:
-    return data.DistributedSampler(Drawing(), num_replicas=2, rank=rank, **options)
+    return data.DistributedSampler(DRAWING, num_replicas=2, rank=rank, **options)
 
 
 def told_of(epoch: int) -> Any:
@@ -39,7 +35,7 @@ def told_of(epoch: int) -> Any:
 def loader_of(rank: int, **options: Any) -> ThreadLoader[Any]:
     sampler = options.pop("sampler", None) or sampler_of(rank)
     return ThreadLoader(
-        Drawing(), 4, sampler=sampler, output="numpy", **{"seed": 3, "threads": 0, **options}
+        DRAWING, 4, sampler=sampler, output="numpy", **{"seed": 3, "threads": 0, **options}
     )
 
 
@@ -63,7 +59,7 @@ def test_two_ranks_with_one_seed_draw_different_numbers_the_first_those_of_one_p
     assert not {*first} & {*second}
     for threads in (0, 2):
         assert second == numbers(loader_of(1, threads=threads))
-    alone = ThreadLoader(Drawing(), 4, seed=3, output="numpy", threads=0)
+    alone = ThreadLoader(DRAWING, 4, seed=3, output="numpy", threads=0)
     assert first == numbers(alone)[:12]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.ranks import run_ranks
@@ -82,73 +82,3 @@ def test_ranks_without_a_seed_agree_on_one(tmp_path: Path) -> None:
         else:
             assert "rank 1 does not load the same" in error
             assert name in error
-
-
-TRAINING = """
-from torch.nn.parallel import DistributedDataParallel
-
-torch.set_num_threads(1)
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
-model = DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-losses = []
-loader = ThreadLoader(
-    Drawing(), 12 // world_size, shuffle=True, seed=1, shard="auto", uneven="drop", drop_last=True
-)
-for _ in range(2):
-    for index, number in loader:
-        inputs = torch.stack([index.double() / 50, number.double()], 1)
-        loss = ((model(inputs)[:, 0] - inputs.sum(1)) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        losses.append(mean.item() / world_size)
-tell(losses)
-"""
-
-
-def test_two_ranks_train_as_one_with_the_same_global_batch(tmp_path: Path) -> None:
-    (alone,) = run_ranks(LOADING + TRAINING, 1, tmp_path)
-    together = run_ranks(LOADING + TRAINING, 2, tmp_path)
-    assert len(alone) == 8
-    assert together[0] == together[1] == pytest.approx(alone, rel=1e-9)
-
-
-STOPPED = """
-import pathlib
-saved = pathlib.Path(os.environ["SAVED"])
-loader = ThreadLoader(Drawing(), 12 // world_size, shuffle=True, seed=1, shard="auto")
-got = []
-if saved.exists():
-    told = json.loads(saved.read_text())
-    got = told["got"]
-    loader.load_state_dict(told["state"])
-dist.barrier()
-for batch in loader:
-    shares = [None] * world_size
-    dist.all_gather_object(shares, rows([batch])[0])
-    got.append(shares)
-    if len(got) == int(os.environ["STOP"]):
-        break  # after a step that nobody has saved
-    if rank == 0:
-        saved.write_text(json.dumps({"got": got, "state": loader.state_dict()}))
-    dist.barrier()
-tell(got)
-"""
-
-
-def test_ranks_that_stop_go_on_with_another_number(tmp_path: Path) -> None:
-    saved = str(tmp_path / "saved.json")
-    for world_size, stop in ((2, 3), (3, 4)):
-        got, *_ = run_ranks(LOADING + STOPPED, world_size, tmp_path, SAVED=saved, STOP=str(stop))
-    steps = [
-        [[value for part in parts for value in part] for parts in zip(*shares, strict=True)]
-        for shares in got
-    ]
-    loader: dict[str, Any] = {}
-    exec(f"import torch\n{LOADING}", loader)  # noqa: S102
-    alone = loader["ThreadLoader"](loader["Drawing"](), 12, shuffle=True, seed=1, shard=(0, 1))
-    assert steps == loader["rows"](alone)[:4]

@@ -37,15 +37,6 @@ def loaded(rank: int, monkeypatch: pytest.MonkeyPatch, dataset: Any, **options: 
     return list(loader)
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_ranks_with_one_seed_draw_different_numbers(
-    threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks = [loaded(rank, monkeypatch, Drawing(), threads=threads) for rank in range(2)]
-    assert not {*ranks[0]} & {*ranks[1]}
-    assert loaded(1, monkeypatch, Drawing(), threads=threads) == ranks[1]
-
-
 def test_a_transform_draws_different_numbers_on_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [
         loaded(rank, monkeypatch, Drawing(), threads=2, transform=with_a_number)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SAMPLES = 900
 LENGTHS = np.arange(SAMPLES) * 37 % 191 + 10
-KILLS = 80
+KILLS = 48
 
 
 def weighted() -> dict[str, Any]:

@@ -107,28 +107,6 @@ def test_ranks_draw_different_numbers_also_in_the_collate_function() -> None:
     assert len({number for rank in drawn[0] for number in rank}) == 16
 
 
-def test_a_billion_samples_resume_at_once_with_another_number_of_ranks() -> None:
-    class Samples:
-        def __len__(self) -> int:
-            return 10**9
-
-        def __getitem__(self, index: int) -> int:
-            return index
-
-    options: dict[str, Any] = {"shuffle": "keyed", "seed": 3, "threads": 0, "output": "numpy"}
-    loader = ThreadLoader(Samples(), 500, shard=(1, 2), **options)
-    next(iter(loader))
-    state = loader.state_dict()
-    state["lanes"][0]["batches"] = 600_000  # 600 million samples
-    one = ThreadLoader(Samples(), 500, shard=(1, 2), **options)
-    one.load_state_dict(state)
-    many = [ThreadLoader(Samples(), 250, shard=(rank, 4), **options) for rank in (2, 3)]
-    for each in many:
-        each.load_state_dict(state)
-    halves = [next(iter(each)) for each in many]
-    assert next(iter(one)).tolist() == np.concatenate(halves).tolist()
-
-
 def test_a_batch_that_other_ranks_have_is_not_left_out() -> None:
     class Broken(Drawing):
         def __getitem__(self, index: int) -> Any:

@@ -27,39 +27,6 @@ class Rows:
         raise AssertionError("not shared out")
 """
 
-TRAINED = """
-from torch.nn.parallel import DistributedDataParallel
-
-torch.set_num_threads(1)
-model = DistributedDataParallel(torch.nn.Linear(2, 1))
-told = {}
-for uneven, threads in (("drop", 0), ("drop", 2), ("pad", 0), ("pad", 2)):
-    loader = ThreadLoader(
-        Rows((9, 21, 4)), 2, threads=threads, shard="auto", uneven=uneven,
-        transform=None if threads == 0 else torch.Tensor.float,
-    )
-    told[f"{uneven} {threads}"] = epochs = []
-    for _ in range(2):
-        epochs.append([])
-        for batch in loader:
-            model(batch.float()).mean().backward()  # waits for all ranks
-            epochs[-1].append(batch[:, 1].tolist())
-short = ThreadLoader(Rows((9, 21, 4)), 2, threads=1, shard="auto", uneven="short")
-tell([told, [batch[:, 1].tolist() for batch in short]])
-"""
-
-
-def test_ranks_that_end_at_different_steps_train_to_the_end(tmp_path: Path) -> None:
-    own = [[list(range(row, min(row + 2, n))) for row in range(0, n, 2)] for n in (9, 21, 4)]
-    least, most = min(map(len, own)), max(map(len, own))
-    for rank, (trained, short) in enumerate(run_ranks(LOADING + TRAINED, 3, tmp_path)):
-        assert short == own[rank]
-        padded = own[rank] + [own[rank][-1]] * (most - len(own[rank]))
-        for name, epochs in trained.items():
-            expected = own[rank][:least] if name.startswith("drop") else padded
-            assert epochs == [expected] * 2
-
-
 FIRST_ENDS = """
 import time
 from threadloader._ranks import waiting

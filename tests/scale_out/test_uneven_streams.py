@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE
+from support.pictures import told_by
 from support.rank_threads import RankThreads
 
 from threadloader import (
@@ -259,17 +260,9 @@ def damaged(loads: int, length: int) -> Shares:
 
 
 def batches_and_errors(loader: Any) -> list[Any]:
-    """Load all batches; a sample's error stands in the place of its batch."""
-    got: list[Any] = []
-    iterator = iter(loader)
-    for _ in range(20):
-        try:
-            got.append(np.asarray(next(iterator)).tolist())
-        except StopIteration:
-            break
-        except ValueError as error:
-            got.append(error.args[0])
-    return got
+    """Load all batches; what a sample's error was raised with stands in the place of its batch."""
+    told = told_by(loader, lambda batch: np.asarray(batch).tolist())
+    return [each.args[0] if isinstance(each, ValueError) else each for each in told]
 
 
 def broken(samples: int) -> Shares:

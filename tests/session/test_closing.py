@@ -8,6 +8,7 @@ from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting, Gated
 from support.copies import Numbers
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
@@ -23,23 +24,6 @@ MOMENT = 0.2  # seconds for who does not wait to come back; who does may take an
 CREWS = [{"threads": 1}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]
 
 each_crew = pytest.mark.parametrize("crew", CREWS, ids=["1", "3", "persistent"])
-
-
-class Gated:
-    """Its sample of index 5 waits until the test lets it end."""
-
-    def __init__(self) -> None:
-        self.entered, self.gate, self.ended = Event(), Event(), Event()
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        if index == 5:
-            self.entered.set()
-            assert self.gate.wait(PATIENCE)
-            self.ended.set()
-        return index
 
 
 def of_map(gated: Gated, crew: dict[str, Any]) -> Any:
@@ -73,7 +57,7 @@ def drop_half_way(loader: Any, gated: Gated) -> None:
 def test_close_waits_for_the_samples_of_a_dropped_iterator(
     kind: Any, crew: dict[str, Any], spawn: Spawn
 ) -> None:
-    gated = Gated()
+    gated = Gated(12, 5)
     loader = kind(gated, crew)
     spawn(drop_half_way, loader, gated).result(PATIENCE)
     closing = spawn(loader.close)
@@ -115,7 +99,7 @@ def test_samples_that_close_what_they_belong_to_do_not_wait_for_each_other(
     begun, together = Event(), Barrier(2)
     closed: list[int] = []
 
-    class Closing(Gated):
+    class Closing(Acting):
         def __getitem__(self, index: int) -> int:
             if index < 2:
                 assert begun.wait(PATIENCE)
@@ -124,7 +108,7 @@ def test_samples_that_close_what_they_belong_to_do_not_wait_for_each_other(
                 closed.append(index)
             return index
 
-    loader = make(Closing(), 1, dataset_copy="shared", persistent_workers=persistent)
+    loader = make(Closing(12), 1, dataset_copy="shared", persistent_workers=persistent)
     iterator = spawn(iter, loader).result(PATIENCE)
     workers = [thread for thread in threading.enumerate() if "-worker-" in thread.name]
     begun.set()

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
 STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "307"))
-FORMS = (
-    *("map", "inline", "stream", "inline stream", "persistent", "transform"),
-    *("initialized", "timeout", "unordered"),
-)
+FORMS = ("map", "inline", "stream", "inline stream", "persistent", "transform", "unordered")
 
 
 def interrupt(form: str, stride: int, *, torch: bool = False) -> int:
@@ -54,7 +51,7 @@ def test_an_interrupt_at_any_instruction_leaves_a_usable_loader(form: str) -> No
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
 def test_an_interrupt_at_any_instruction_leaves_a_usable_loader_with_torch() -> None:
-    assert interrupt("map", 2 * STRIDE, torch=True) > 1000 / STRIDE
+    assert interrupt("map", 4 * STRIDE, torch=True) > 500 / STRIDE
 
 
 def code_in(code: CodeType) -> Iterator[CodeType]:

@@ -96,15 +96,6 @@ def test_what_can_be_read_once_is_read_on_when_the_reader_before_has_left(
     assert once.most == 1
 
 
-def test_an_iterable_of_its_own_each_time_is_whole_after_a_break(spawn: Spawn) -> None:
-    loader = make(Rows(20), 1, threads=3, transform=square)
-    for batch in loader:
-        assert batch == [0]
-        break
-    expected = [[row * row] for row in range(20)]
-    assert spawn(lists, loader).result(PATIENCE) == expected
-
-
 @pytest.mark.parametrize("dataset", [Rows(12), list(range(12))], ids=["plain", "map-style"])
 def test_two_iterators_over_persistent_workers_are_independent(dataset: Any, spawn: Spawn) -> None:
     with make(dataset, 1, threads=1, persistent_workers=True, prefetch=1) as loader:
@@ -123,6 +114,7 @@ def test_several_threads_for_a_plain_iterable_are_warned_of_with_all_that_helps(
     for remedy in ("transform=", "get_worker_info()", "shard(rank, world_size, epoch)"):
         assert remedy in str(warning.message)
     make(Rows(3), threads=1)  # a warning would be an error
+    assert make(Rows(3), threads=None).num_workers == 1
     make(Rows(3), threads=2, transform=square)
 
 

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 WRONG = {
-    "batch_size": [0, -1],
+    "dataset": [7, object()],
+    "batch_size": [0, -1, "4", 2.0, True],
+    "sampler": [7],
+    "batch_sampler": [7],
+    "collate_fn": ["stack"],
+    "threads": [-1, "2", 1.5, True],
+    "num_workers": [-1],
+    "drop_last": ["no"],
+    "generator": ["seed", 7],
     "prefetch": [0, -1, 1.5, "2", True, [2]],
     "device_prefetch": [0, -3, None, 2.0, False],
     "max_skipped": [-1, 0.5, "3", True],
@@ -31,7 +39,10 @@ WRONG = {
     "seed": [-1, 1.5, "7", 1 << 64],
     "transform": [3, "f"],
 }
-NO_VALUE = {"snapshot_every_n_steps", "seed", "transform", "max_skipped"}  # in the message
+NO_VALUE = {
+    *("batch_sampler", "dataset", "max_skipped", "num_workers"),
+    *("seed", "snapshot_every_n_steps", "transform"),
+}
 RIGHT = {
     "prefetch": [1, 20, None],
     "device_prefetch": [1, 9],
@@ -50,7 +61,7 @@ RIGHT = {
 def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=name) as caught:
         make(iter([1]) if name == "transform" else [1, 2, 3], **{name: value})
-    assert name in NO_VALUE or repr(value) in str(caught.value)
+    assert name in NO_VALUE or str(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(

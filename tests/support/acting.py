@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Event
 from typing import TYPE_CHECKING, Any
+
+from support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Acting"]
+__all__ = ["Acting", "Gated"]
 
 
 class Acting:
@@ -32,3 +35,23 @@ class Acting:
     def __getitem__(self, index: int) -> Any:
         self.act(index)
         return self.sample(index)
+
+
+class Gated(Acting):
+    """Samples that are their indices, some of which wait until a test opens the gate.
+
+    Args:
+        size: Samples.
+        waits: Indices of those that wait.
+    """
+
+    def __init__(self, size: int, *waits: int) -> None:
+        super().__init__(size, self._wait)
+        self.waits = waits
+        self.entered, self.gate, self.ended = Event(), Event(), Event()
+
+    def _wait(self, index: int) -> None:
+        if index in self.waits:
+            self.entered.set()
+            assert self.gate.wait(PATIENCE)
+            self.ended.set()

@@ -87,9 +87,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "inline stream": {"threads": 0},
     "persistent": {"threads": 2, "persistent_workers": True},
     "transform": {"threads": 2, "transform": transformed},
-    "initialized": {"threads": 2, "worker_init_fn": initialize},
-    "unordered": {"threads": 2, "in_order": False},
-    "timeout": {"threads": 2, "timeout": PATIENCE},
+    "unordered": {
+        "threads": 2,
+        "in_order": False,
+        "timeout": PATIENCE,
+        "worker_init_fn": initialize,
+    },
 }
 FORMS = list(OPTIONS)
 

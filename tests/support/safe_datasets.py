@@ -18,23 +18,15 @@ import pytest
 from support.made_shards import write_numbered
 from support.unsafe_datasets import ROWS, WIDTH, Dataset, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
-from threadloader.datasets import PerThread, TarShards, TarStream
+from threadloader.datasets import PerThread, TarStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
-def rows(_: Path) -> Any:
-    return [(np.full(3, i, np.float32), i % 10) for i in range(ROWS)]
-
-
-def tar_shards(folder: Path) -> Any:
-    return TarShards(write_numbered(folder, [6, 6]))
-
-
 def tar_stream(folder: Path) -> Any:
-    return TarStream(write_numbered(folder, [6, 6]))
+    return TarStream(write_numbered(folder, [2, 2]))
 
 
 class OpenedOnFirstUse(Dataset):
@@ -204,7 +196,7 @@ class Augmented(Dataset):
 
 
 SAFE: list[Callable[[Path], Any]] = [
-    *(rows, tar_shards, tar_stream, OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache),
+    *(tar_stream, OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache),
     *(LateTable, LastLoaded, GlobalRandom, OfTheSample, InEachThread, ViewsOfData, Generated),
     *(subset, Augmented),
 ]

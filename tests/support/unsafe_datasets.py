@@ -97,27 +97,6 @@ class SharedCursor(Dataset):
         return self.cursor.at(index)
 
 
-class HalfMade(Dataset):
-    """A table is found by others before it is filled."""
-
-    class Table:
-        def __init__(self) -> None:
-            self.rows: list[int] | None = None
-
-        def get(self, index: int) -> int:
-            if self.rows is None:
-                self.rows = []
-                for row in range(ROWS):
-                    self.rows.append(3 * row)
-            return self.rows[index]
-
-    def __init__(self, _: Path) -> None:
-        self.table = self.Table()
-
-    def __getitem__(self, index: int) -> int:
-        return self.table.get(index)
-
-
 # Attributes of classes
 
 
@@ -127,14 +106,6 @@ class ClassCursor(Dataset):
     def __getitem__(self, index: int) -> int:
         ClassCursor.position = index
         return ClassCursor.position
-
-
-class ClassCounter(Dataset):
-    loaded: ClassVar = 0
-
-    def __getitem__(self, index: int) -> int:
-        type(self).loaded += 1
-        return index
 
 
 class ClassBuffer(Dataset):
@@ -288,20 +259,6 @@ class DefaultValue(Dataset):
         return total(index)
 
 
-class Closure(Dataset):
-    def __init__(self, _: Path) -> None:
-        now = {"index": 0}
-
-        def double(index: int) -> int:
-            now["index"] = index
-            return 2 * now["index"]
-
-        self.double = double
-
-    def __getitem__(self, index: int) -> int:
-        return self.double(index)
-
-
 class FewSamples(Dataset):
     """Only two samples use what is shared."""
 
@@ -316,19 +273,6 @@ class FewSamples(Dataset):
             return index
         self.note.index = index
         return self.note.index
-
-
-class Rows(list[int]):
-    """A list, so no worker has a copy, with an attribute."""
-
-    current = 0
-
-    def __init__(self, _: Path) -> None:
-        super().__init__(range(ROWS))
-
-    def __getitem__(self, index: Any) -> Any:
-        self.current = index
-        return self.current
 
 
 class DependsOnOthers(Dataset):
@@ -366,7 +310,7 @@ class Replicas:
 
 
 # Each worker has these for itself, but with ``dataset_copy="shared"``.
-COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor, HalfMade, TwoLocks]
+COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor, TwoLocks]
 # Seeded for each sample.
 SEEDED: list[Callable[[Path], Any]] = [OwnNumPy]
 
@@ -375,11 +319,8 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-handle", "dataset.file is shared", [SeekAndRead, TwoLocks]),
     ("shared-buffer", "sample...: samples change dataset.scratch", [ViewOfScratch]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
-    ("shared-attribute", "dataset.table.rows is shared", [HalfMade]),
     ("shared-attribute", "dataset.note.index is shared", [FewSamples]),
-    ("shared-attribute", "dataset.current is shared", [Rows]),
     ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
-    ("class-attribute", "ClassCounter.loaded is shared by all workers: an update", [ClassCounter]),
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
     ("shared-container", f"a variable of {__name__}.total is shared", [DefaultValue]),
@@ -389,7 +330,6 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
         "dataset.counts is shared by all workers: an update was lost",
         [Histogram],
     ),
-    ("shared-container", "a variable of dataset.double is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
     ("not-repeatable", "index 11: loaded again", [Unseeded]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),

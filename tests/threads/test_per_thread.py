@@ -12,7 +12,7 @@ from threading import Barrier, Event, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.child import run_child
+from support.child import printed_by
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -112,13 +112,6 @@ def join(threads: Iterable[Thread]) -> int:
 def made_elsewhere(factory: Factory) -> list[Handle]:
     """Return the handles of all threads but this one, which goes on."""
     return [made for made in factory.made if made.made_by != get_ident()]
-
-
-def python(code: str) -> str:
-    """Return what a new interpreter prints, which must not complain."""
-    exit_code, told, errors = run_child(code)
-    assert (exit_code, errors) == (0, "")
-    return told
 
 
 def test_each_thread_has_an_instance_that_it_closes_when_it_ends() -> None:
@@ -298,5 +291,5 @@ thread.join()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_child_makes_and_closes_its_own_and_leaves_its_parents_alone() -> None:
-    lines = python(FORKING).splitlines()
+    lines = printed_by(FORKING).splitlines()
     assert lines == ["child closes its own"] * 9 + ["parent closes its own"] * 2

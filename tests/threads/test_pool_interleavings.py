@@ -5,25 +5,20 @@ A lost wake-up shows as a deadlock: every thread waits, and the scheduler says f
 
 from __future__ import annotations
 
-import queue
 from collections import deque
-from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import pytest
 from support.patience import PATIENCE
+from support.scheduled import control_pool, explore, it
 
-from threadloader import ClosedError
 from threadloader._threads import pool as pool_module
 from threadloader._threads.pool import Pool
-from threadloader._threads.starting import start_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._threads.pool import Job
 
-it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 
 pytestmark = pytest.mark.interleaving
 
@@ -45,40 +40,12 @@ def ignore(_worker: int) -> None:
     """Do nothing, as a job."""
 
 
-class Thread(it.Thread):
-    """Forgets its arguments when it ends, as `threading.Thread` does."""
-
-    never_ran = False  # as of `Joinable`
-
-    def run(self) -> None:
-        try:
-            super().run()
-        finally:
-            del self._target, self._args, self._kwargs
+SWITCHED = [pool_module.__file__]
 
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "Lock", it.Lock)
-    monkeypatch.setattr(pool_module, "Joinable", Thread)
-    monkeypatch.setattr(pool_module, "start_all", start_each)
-    # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
-
-
-SWITCHED = [pool_module.__file__]
-
-
-def explore(scenario: Callable[[], None], iterations: int, **options: Any) -> None:
-    for strategy in ("random", "pct"):
-        it.explore(
-            scenario,
-            timeout=PATIENCE,
-            iterations=iterations,
-            strategy=strategy,
-            seed=0,
-            **options,
-        )
+    control_pool(monkeypatch)
 
 
 class Pair:
@@ -107,30 +74,6 @@ def _pool(size: int) -> Pool[int]:
 def _end(pool: Pool[int]) -> None:
     pool.stop()
     pool.join()
-
-
-def test_work_that_meets_a_thread_going_idle_is_run() -> None:
-    def scenario() -> None:
-        pool = _pool(1)
-        for _ in range(2):
-            ran = it.Event()
-            pool.put(Jobs(lambda _worker, ran=ran: ran.set()))
-            ran.wait()
-        _end(pool)
-
-    explore(scenario, iterations=20)
-
-
-def test_two_threads_are_woken_for_two_jobs() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        for _ in range(2):
-            pair = Pair()
-            pool.put(Jobs(pair.one, pair.other))
-            pair.wait()
-        _end(pool)
-
-    explore(scenario, iterations=16)
 
 
 def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
@@ -193,29 +136,6 @@ def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
         _end(pool)
 
     explore(scenario, iterations=16)
-
-
-def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        pool.put(Jobs(ignore))
-        threads = [it.spawn(pool.stop), it.spawn(pool.wake)]
-        with suppress(ClosedError):  # the stop was first
-            pool.put(Jobs(ignore, ignore))
-        for thread in threads:
-            thread.join()
-        pool.join()
-
-    explore(scenario, iterations=20)
-
-
-def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        pool.put(Jobs(ignore, ignore))
-        del pool
-
-    explore(scenario, iterations=20)
 
 
 def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:

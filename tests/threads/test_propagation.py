@@ -15,6 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 from support.child import run_child
 from support.patience import PATIENCE
 
@@ -125,29 +126,16 @@ def test_a_thread_of_a_replica_is_told_who_the_replica_is_and_the_seed_of_its_pa
 def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
     way: Callable[..., Any], spawn: Spawn
 ) -> None:
-    class Samples:
-        def __len__(self) -> int:
-            return 6
-
-        def __getitem__(self, index: int) -> Any:
-            return me(), way(me)
-
-    for here, there in told(Samples(), spawn, num_workers=WORKERS):
+    samples = Acting(6, sample=lambda _: (me(), way(me)))
+    for here, there in told(samples, spawn, num_workers=WORKERS):
         assert here == there
         assert here is not None
 
 
 def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:
     with ThreadPoolExecutor(2) as pool:  # its threads are started by whoever comes first
-
-        class Samples:
-            def __len__(self) -> int:
-                return 30
-
-            def __getitem__(self, index: int) -> Any:
-                return me(), pool.submit(me).result(PATIENCE)
-
-        loader = ThreadLoader(Samples(), batch_size=None, collate_fn=tuple, num_workers=WORKERS)
+        samples = Acting(30, sample=lambda _: (me(), pool.submit(me).result(PATIENCE)))
+        loader = ThreadLoader(samples, batch_size=None, collate_fn=tuple, num_workers=WORKERS)
         batches = iter(loader)
         for here, there in [spawn(next, batches).result(PATIENCE) for _ in range(30)]:
             assert here == there

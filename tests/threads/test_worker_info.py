@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.child import run_child
+from support.child import printed_by
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -36,13 +36,6 @@ class Infos:
 
 def infos(loader: Any, spawn: Spawn) -> list[Any]:
     return [sample for batch in spawn(list, loader).result(PATIENCE) for sample in batch]
-
-
-def run(script: str) -> str:
-    """Run a script in an interpreter of its own; return what it prints."""
-    code, told, errors = run_child(script)
-    assert code == 0, errors
-    return told
 
 
 @each_number_of_workers
@@ -89,7 +82,7 @@ for _ in ThreadLoader(
 note("consumer")
 print(*sorted(seen), sep="\\n")
 """
-    assert run(script).splitlines() == [
+    assert printed_by(script).splitlines() == [
         "('collate_fn', (3, True))",
         "('consumer', None)",
         "('dataset', (1, True))",

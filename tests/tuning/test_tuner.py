@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,16 +116,15 @@ CASES = {  # data, whether there is a GIL, the numbers that are right
 }
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.04])
 @pytest.mark.parametrize("case", CASES)
-def test_the_best_number_is_found_and_kept(case: str, noise: float) -> None:
+def test_the_best_number_is_found_and_kept(case: str) -> None:
     data, has_gil, right = CASES[case]
-    loop = Simulation(default(has_gil=has_gil), noise=noise)
+    loop = Simulation(default(has_gil=has_gil), noise=0.04)
     loop.tuner.leave(1 / data(0).rate)
     loop.run(data, 3.0)
     assert loop.tuner.number in right
     best = max(data(number).rate for number in (0, 1, 2, 64, 128))
-    assert loop.run(data, 60.0) >= (0.97 - noise) * best
+    assert loop.run(data, 40.0) >= (0.97 - 0.04) * best
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -221,20 +218,3 @@ def test_another_choice_begins_anew() -> None:
     assert loop.tuner.number == 3
     loop.tuner.serve(default())
     assert loop.tuner.number == 0
-
-
-def test_threads_that_each_open_something_are_at_most_two_a_core() -> None:
-    loop = Simulation(default())
-    loop.tuner.leave(1e-2)
-    loop.tuner.bound(["_file"])
-    loop.run(waits, 5.0)
-    assert loop.tuner.number == 4
-
-
-@pytest.mark.parametrize(
-    "twin", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
-)
-def test_a_copy_finds_its_own_number(twin: Callable[[Tuner], Tuner]) -> None:
-    tuner = Tuner()
-    tuner.serve(Limits(8, 8, has_gil=True))
-    assert twin(tuner).number == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.acting import Acting
 from support.copies import SIZE, Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice
 from support.patience import PATIENCE
@@ -20,20 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.patience import Spawn
-
-
-class Made:
-    """Samples that a function makes of their index."""
-
-    def __init__(self, make: Callable[[int], Any], size: int = SIZE) -> None:
-        self.make = make
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
 
 
 # A hang takes long to shrink.
@@ -121,7 +108,7 @@ LEAVES = {"strings": 1, "strings alone": 0, "nested": 3, "every dtype": 13}  # t
 def test_batches_of_any_structure_are_those_without_a_device(
     name: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    dataset = Made(STRUCTURES[name])
+    dataset = Acting(SIZE, sample=STRUCTURES[name])
     device = FakeDevice()
     with make(dataset, device, **workers) as loader:
         got = spawn(list, loader).result(PATIENCE)
@@ -133,7 +120,9 @@ def test_batches_of_any_structure_are_those_without_a_device(
 
 @pytest.mark.parametrize("row", [1, 1 << 20])
 def test_each_leaf_on_the_device_has_memory_of_its_own(row: int, spawn: Spawn) -> None:
-    dataset = Made(lambda n: (n, np.full(row, n, np.uint8), n / 2, np.full(row, 9, np.uint8)), 3)
+    dataset = Acting(
+        3, sample=lambda n: (n, np.full(row, n, np.uint8), n / 2, np.full(row, 9, np.uint8))
+    )
     device = FakeDevice()
     with make(dataset, device) as loader:
         (batch,) = spawn(list, loader).result(PATIENCE)
@@ -146,7 +135,7 @@ def test_each_leaf_on_the_device_has_memory_of_its_own(row: int, spawn: Spawn) -
 
 FALLING_BACK: dict[str, dict[str, Any]] = {
     "a collate function": {"dataset": Numbers(), "collate_fn": np.stack},
-    "ragged samples": {"dataset": Made(lambda n: [n, float(n)][n % 2])},
+    "ragged samples": {"dataset": Acting(SIZE, sample=lambda n: [n, float(n)][n % 2])},
     "single samples": {"dataset": Numbers(8), "batch_size": None},
 }
 
@@ -171,7 +160,9 @@ def test_a_batch_in_no_slot_is_page_locked_by_the_worker_that_made_it(
     collate_fn: Any, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
-    dataset = Made(lambda index: index if index % 2 else float(index))  # of no one layout
+    dataset = Acting(
+        SIZE, sample=lambda index: index if index % 2 else float(index)
+    )  # of no one layout
     with make(dataset, device, collate_fn=collate_fn, **workers) as loader:
         assert len(spawn(list, loader).result(PATIENCE)) == 8
     assert not device.broken

@@ -147,15 +147,6 @@ def test_an_epoch_that_is_over_keeps_no_batch_until_a_collection(ends: bool, spa
         gc.enable()
 
 
-def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
-    with make(Numbers(), FakeDevice()) as loader:
-        iterator = iter(loader)
-        copiers = [thread for thread in threading.enumerate() if "-copier-" in thread.name]
-        assert spawn(outcomes, iterator).result(PATIENCE) == batches_of(3)
-        for copier in copiers:
-            spawn(copier.join).result(PATIENCE)
-
-
 @each_kind_of_workers
 @pytest.mark.parametrize("ending", ["close", "loader's close", "drop"])
 def test_an_end_with_copies_in_flight_keeps_their_slots_and_leaves_no_thread(

@@ -54,17 +54,6 @@ def test_a_plain_iterable_has_its_own_order(name: str, value: Any) -> None:
         make(Rows(3), **{name: value})
 
 
-@pytest.mark.parametrize("cores", [1, 4])
-def test_without_a_number_of_threads_there_is_one_reader_and_no_warning(
-    cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: cores)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert make(Rows(3), threads=None).num_workers == 1
-    assert not caught
-
-
 # What is counted
 
 

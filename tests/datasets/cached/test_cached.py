@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pickle
 import random
-import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.child import run_child
 
 from threadloader import ThreadLoader, sample_rng
 from threadloader.datasets import Cached
@@ -203,5 +202,5 @@ assert [warning.category for warning in warned] == [RuntimeWarning], warned
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files")
 def test_a_full_disk_costs_one_warning_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], check=True, timeout=PATIENCE)
+    assert run_child(FULL_DISK.replace("sys.argv[1]", repr(str(tmp_path)))) == (0, "", "")
     assert not any(path.stat().st_size for path in tmp_path.rglob("*.*"))

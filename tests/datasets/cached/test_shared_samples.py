@@ -117,7 +117,7 @@ def test_after_6_kills_all_samples_are_right_and_only_those_in_flight_were_loade
     tmp_path: Path, readers: list[Reader]
 ) -> None:
     draw = random.Random(17)
-    pairs = 3
+    pairs = 2
     for turn in range(1, pairs + 1):
         # Both want the same samples, and always some that nobody has loaded.
         pair = [Reader(tmp_path, turn, SAMPLES * turn // pairs) for _ in range(2)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
 import sysconfig
 import tracemalloc
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.child import run_child
 
 pytest.importorskip("PIL")
 
@@ -258,14 +256,14 @@ def test_a_decoder_that_is_not_there_is_an_error_that_says_so() -> None:
     other = "pillow" if NAME == "pillow-simd" else "pillow-simd"
     with pytest.raises(ModuleNotFoundError, match=f"decoder='{other}' is not installed"):
         find_decoder(other)
-    told = _run(
+    _, told, complaint = run_child(
         "import sys; sys.modules['simplejpeg'] = sys.modules['leanjpeg_simple'] = None\n"
         "from threadloader.datasets._images.jpeg_decoders import find_decoder\n"
         "print(find_decoder().name)\n"
         "find_decoder('leanjpeg-simple')"
     )
-    assert told.stdout.strip() == NAME
-    assert "pip install leanjpeg-simple" in told.stderr
+    assert told == NAME
+    assert "pip install leanjpeg-simple" in complaint
 
 
 @pytest.mark.skipif(not FREE_THREADED, reason="on a build without a GIL")
@@ -278,21 +276,10 @@ def test_a_free_threaded_build_never_imports_what_switches_the_gil_on() -> None:
 
 def test_without_pillow_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['PIL'] = None; import threadloader.datasets\n"
-    assert _run(code).returncode == 0
-    told = _run(f"{code}import threadloader.datasets._images.decode")
-    assert "ModuleNotFoundError" in told.stderr
-    assert "pip install pillow (extra: images)" in told.stderr
-
-
-def _run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    assert run_child(code)[0] == 0
+    _, _, complaint = run_child(f"{code}import threadloader.datasets._images.decode")
+    assert "ModuleNotFoundError" in complaint
+    assert "pip install pillow (extra: images)" in complaint
 
 
 @every_decoder

@@ -222,21 +222,13 @@ def test_workers_share_each_source_and_the_length(kind: Any, workers: int) -> No
         assert len(samples_of(loader)) == 1001
 
 
-def test_ranks_share_map_style_and_plain_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = []
-    with monkeypatch.context() as environment:
-        environment.setenv("WORLD_SIZE", "3")
-        for rank in range(3):
-            environment.setenv("RANK", str(rank))
-            parts.append(list(mixture(Plain, 50, 300, 20, stop="once")))
-    assert sorted(chain(*parts)) == sorted(mixture(Plain, 50, 300, 20, stop="once"))
-
-
-@each_kind
 @pytest.mark.parametrize(
-    ("options", "workers"),
-    [({"stop": "all"}, 0), ({"stop": "once"}, 2), ({"stop": "repeat", "length": 300}, 2)],
-    ids=str,
+    ("kind", "options", "workers"),
+    [
+        *((kind, {"stop": "once"}, 2) for kind in (MapStyle, *STREAMS)),
+        *((kind, {"stop": "all"}, 0) for kind in (MapStyle, Stateful)),
+        *((kind, {"stop": "repeat", "length": 300}, 2) for kind in (MapStyle, Sticky)),
+    ],
 )
 def test_a_run_goes_on_in_the_middle_of_any_epoch(kind: Any, options: Any, workers: int) -> None:
     def make() -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.acting import Acting
 from support.pictures import picture
 from support.resuming import Cursor, as_json, check_each_state
 
@@ -264,18 +265,11 @@ def test_padding_must_be_a_value_of_its_feature(dtype: Any, padding: float, fits
             list(packed)
 
 
-class MapStyle:
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.full(index + 1, index)
-
-
 def test_a_map_style_dataset_is_packed_through_a_loader() -> None:
+    dataset = Acting(9, sample=lambda index: np.full(index + 1, index))
     with pytest.raises(TypeError, match=r"pack\(ThreadLoader\(dataset, batch_size=None"):
-        pack(MapStyle(), 9)  # type: ignore[arg-type]
-    samples = ThreadLoader(MapStyle(), batch_size=None, shuffle=True, seed=1)
+        pack(dataset, 9)  # type: ignore[arg-type]
+    samples = ThreadLoader(dataset, batch_size=None, shuffle=True, seed=1)
     rows = list(pack(samples, 9))
     assert sorted(map(len, unpacked(rows))) == list(range(1, 10))
 

@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
@@ -19,8 +20,9 @@ from threadloader.errors import ClosedError, DataError, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
+
+    from support.patience import Spawn
 
 CONTENT = random.Random(17).randbytes(200_000)
 SAMPLE = 500  # bytes
@@ -56,19 +58,6 @@ def at_first(fault: Any) -> Callable[[Request], Any]:
     return lambda request: fault if request.number == 0 else None
 
 
-class Samples:
-    """A dataset of the bytes of one file."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self.file = file
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, index: int) -> int:
-        return self.file.read_at(index, 1)[0]
-
-
 def test_a_long_read_is_several_ranges(server: RemoteServer) -> None:
     content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
     file = open_data(server)
@@ -98,7 +87,7 @@ def test_a_fault_that_passes_is_not_noticed(server: RemoteServer, fault: Any) ->
 
 @pytest.mark.parametrize("fault", [Fault.DRIP, Fault.TRUNCATE, Status(503)], ids=str)
 def test_a_fault_that_does_not_pass_is_an_error_with_url_and_offset(
-    server: RemoteServer, fault: Any, spawn: Callable[..., Future[Any]]
+    server: RemoteServer, fault: Any, spawn: Spawn
 ) -> None:
     server.plan = lambda _: fault
     limit = SOON if fault in STALLS else PATIENCE
@@ -150,7 +139,7 @@ def test_a_server_may_ask_to_come_back_at_once(server: RemoteServer) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how long a backlog is differs")
 def test_a_connection_that_does_not_come_about_is_given_up_in_time(
-    spawn: Callable[..., Future[Any]],
+    spawn: Spawn,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         port = deaf.getsockname()[1]
@@ -205,9 +194,7 @@ def test_blocks_of_another_version_or_one_that_is_not_told_are_not_kept(
     assert not list(tmp_path.rglob("*.kept"))
 
 
-def test_closing_the_file_ends_waiting_for_the_next_try(
-    server: RemoteServer, spawn: Callable[..., Future[Any]]
-) -> None:
+def test_closing_the_file_ends_waiting_for_the_next_try(server: RemoteServer, spawn: Spawn) -> None:
     server.plan = lambda _: Status(503, (("Retry-After", "1000"),))
     file = open_data(server, retries=Retries(longest=1000.0))
     reads = [spawn(file.read_at, number, 1) for number in range(8)]
@@ -234,9 +221,7 @@ def test_connections_are_closed_with_a_file_and_opened_again(server: RemoteServe
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_reads_on_connections_of_its_own(
-    server: RemoteServer, spawn: Callable[..., Future[Any]]
-) -> None:
+def test_a_forked_child_reads_on_connections_of_its_own(server: RemoteServer, spawn: Spawn) -> None:
     file = open_data(server)
     file.read_at(0, 10)
     with warnings.catch_warnings():
@@ -270,7 +255,7 @@ def test_what_was_read_is_read_from_the_cache(server: RemoteServer, tmp_path: Pa
 
 
 def test_of_many_that_share_a_cache_folder_one_requests_a_range(
-    server: RemoteServer, tmp_path: Path, spawn: Callable[..., Future[Any]]
+    server: RemoteServer, tmp_path: Path, spawn: Spawn
 ) -> None:
     server.etags["/data.bin"] = '"1"'
     files = [open_data(server, cache_folder=tmp_path) for _ in range(8)]
@@ -282,11 +267,12 @@ def test_of_many_that_share_a_cache_folder_one_requests_a_range(
 @pytest.mark.parametrize("how", ["closed", "closed, with kept workers", "dropped"])
 @pytest.mark.usefixtures("first_sample_waits")
 def test_a_loader_that_ends_does_not_wait_for_the_next_try(
-    server: RemoteServer, spawn: Callable[..., Future[Any]], how: str
+    server: RemoteServer, spawn: Spawn, how: str
 ) -> None:
     server.plan = lambda _: Status(503, (("Retry-After", "1000"),))
     file = open_data(server, retries=Retries(attempts=9, longest=1000.0))
-    loader = ThreadLoader(Samples(file), 16, threads=4, persistent_workers="kept" in how)
+    samples = Acting(1000, sample=lambda index: file.read_at(index, 1)[0])
+    loader = ThreadLoader(samples, 16, threads=4, persistent_workers="kept" in how)
     batches = iter(loader)
     server.wait_for(lambda: len(server.requests) >= 4)
     if how != "dropped":

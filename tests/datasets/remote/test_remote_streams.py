@@ -16,9 +16,10 @@ from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import ClosedError, RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from support.patience import Spawn
 
 RANGE = 4 << 20  # bytes of one request
 CONTENT = random.Random(17).randbytes(5 * RANGE + 1234)
@@ -99,9 +100,7 @@ def test_a_stream_that_is_dropped_leaves_no_thread(server: RemoteServer) -> None
     assert not ahead.is_alive()
 
 
-def test_closing_the_file_ends_who_waits_for_a_stream(
-    server: RemoteServer, spawn: Callable[..., Future[Any]]
-) -> None:
+def test_closing_the_file_ends_who_waits_for_a_stream(server: RemoteServer, spawn: Spawn) -> None:
     server.plan = lambda request: Status(503) if request.first else None
     file = open_data(server, retries=Retries(first=1000.0, longest=1000.0))
     with file.open() as stream:
@@ -123,9 +122,7 @@ def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Pat
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_stream_is_not_for_a_forked_child(
-    server: RemoteServer, spawn: Callable[..., Future[Any]]
-) -> None:
+def test_a_stream_is_not_for_a_forked_child(server: RemoteServer, spawn: Spawn) -> None:
     with open_data(server).open() as stream:
         stream.read(1)
         with warnings.catch_warnings():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SIZES = [5, 0, 7, 3, 6, 1]  # samples in the shards
 COUNT = sum(SIZES)
 each_ending = pytest.mark.parametrize("ending", ENDINGS)
-each_shuffle = pytest.mark.parametrize("shuffle", [0, 1, 4, 100])
+each_shuffle = pytest.mark.parametrize("shuffle", [0, 1, 4])
 
 
 @pytest.fixture
@@ -96,9 +96,8 @@ def batches(made: TarStream, threads: int, **arguments: Any) -> list[list[list[i
         return [[np.asarray(cls).tolist() for (cls,) in loader] for _ in range(3)]
 
 
-@pytest.mark.filterwarnings("ignore:replicas of the iterable dataset gave nothing")  # of 8
 @pytest.mark.parametrize("shuffle", [0, 4])
-@pytest.mark.parametrize(("threads", "persistent"), [(0, False), (1, True), (8, False)])
+@pytest.mark.parametrize(("threads", "persistent"), [(0, False), (2, True)])
 @pytest.mark.parametrize("seed", [None, 7])
 def test_workers_share_the_shards_and_the_loader_s_seed_decides(
     folder: Path, threads: int, shuffle: int, seed: int | None, persistent: bool, spawn: Spawn
@@ -257,8 +256,7 @@ def told(iterator: Any) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("shuffle", [0, 4, 100])
-@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize(("shuffle", "rank"), [(0, None), (4, None), (4, 1)])
 def test_from_every_sample_on_the_rest_is_the_same(
     tmp_path: Path, ending: str, shuffle: int, rank: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

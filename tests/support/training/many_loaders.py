@@ -125,12 +125,11 @@ def learns():
 
 def passes(dataset, *args, kind=DataLoader, **kwargs):
     loader = kind(dataset, *args, **kwargs)
-    return [list(loader) for _ in range(3)]
+    return [list(loader) for _ in range(2)]
 
 
 kept = {"num_workers": 2, "persistent_workers": True}
 KINDS = {
-    "in order": lambda: passes(Numbers(), 4, num_workers=2),
     "shuffled": lambda: passes(Numbers(), 4, shuffle=True, num_workers=2),
     "kept": lambda: passes(Numbers(), 4, shuffle=True, **kept),
     "iterable": lambda: passes(Shared(), 4, num_workers=2),
