@@ -17,8 +17,9 @@ import sysconfig
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,8 +28,6 @@ from support.patience import PATIENCE, PAUSE
 
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT", "clock"]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 # Their `assert`s tell as much as a test's own.
 pytest.register_assert_rewrite("support.gathering", "support.lent_batches", "support.workers")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from conftest import PATIENCE, TEST_LIMIT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "threadloader"

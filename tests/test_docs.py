@@ -10,10 +10,11 @@ import re
 import sys
 import tarfile
 import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,9 +22,6 @@ import pytest
 import threadloader
 import threadloader.datasets
 from threadloader import Statistics, ThreadLoader, errors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

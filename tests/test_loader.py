@@ -6,21 +6,17 @@ import importlib.util
 import re
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import lists
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 

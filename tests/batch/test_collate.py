@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,7 @@ from support.streams import each_output
 from threadloader import ThreadLoader
 from threadloader._batch.direct_filling import MAX_PAUSE
 from threadloader._batch.numpy_collate import numpy_collate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from threadloader._layout import Output
+from threadloader._layout import Output
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

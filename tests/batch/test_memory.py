@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gc
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader._order import tickets as window_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 MIB = 1 << 20
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader._batch import ring as ring_module
 from threadloader._batch.ring import Ring, Slot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy as np
-    from support.patience import Spawn
 
 
 class Holder:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Callable
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.child import run_child
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.safe_datasets import SAFE
 from support.unsafe_datasets import COPIED, SEEDED, UNSAFE, Dataset, SeekAndRead
 
 from threadloader.testing import assert_thread_safe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 FILE = sys.modules[SeekAndRead.__module__].__file__ or ""
 

@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.child import PATHS
@@ -18,9 +19,6 @@ from support.patience import PATIENCE
 from threadloader import _torch
 from threadloader.cli import demo, main
 from threadloader.cli.race import ROUNDS
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A batch that is the whole dataset; each loader delivers a few batches.
 TIMES = ["--seconds", "0.03", "--batch-size", "3"]

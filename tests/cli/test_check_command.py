@@ -6,16 +6,13 @@ import os
 import signal
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.child import run_child
 
 from threadloader._check.findings import ADVICE
 from threadloader.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def line_of(text: str, project: Path) -> int:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.child import PATHS, run_python
 
 from threadloader import _torch
 from threadloader.cli import main
-
-if TYPE_CHECKING:
-    import subprocess
 
 TRAINING = Path(__file__).parents[1] / "support" / "training"
 RUN = ("-m", "threadloader", "run")

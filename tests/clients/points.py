@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 WORKER = re.compile(r"tl\d+-worker-\d+")
 

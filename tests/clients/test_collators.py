@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from collections.abc import Callable
+
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import (
@@ -24,11 +26,6 @@ from transformers import (
 )
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 WORDS = [f"w{number}" for number in range(500)]
 SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}

@@ -9,14 +9,11 @@ import tarfile
 import threading
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
+from support.patience import PATIENCE, Spawn
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs

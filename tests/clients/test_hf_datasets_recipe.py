@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +12,14 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("datasets.arrow_dataset")  # "datasets" may be a folder of tests
 
+from pathlib import Path
+
 import datasets
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from clients.points import stopped
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS = 90
 SHARDS = 4

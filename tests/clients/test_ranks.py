@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.ranks import run_ranks
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch")
 

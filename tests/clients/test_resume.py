@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,6 +11,9 @@ pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 pytest.importorskip("lightning")
 pytest.importorskip("torchdata")
+
+from collections.abc import Callable
+from pathlib import Path
 
 import lightning as L  # noqa: N812  # its own name for itself
 import torch
@@ -23,10 +26,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from clients.points import Points, Stream, lists, model, stopped
 from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def shuffled(size: int = 22, **arguments: Any) -> ThreadLoader:

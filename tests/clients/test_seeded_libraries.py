@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 torch = pytest.importorskip("torch")
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.worker_copies import THREADS, Meeting
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SIZE = 32
 PIXELS = np.random.default_rng(0).integers(256, size=(SIZE, 64, 64), dtype=np.uint8)

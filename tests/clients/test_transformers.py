@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
+
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -24,9 +26,6 @@ from transformers import (
 from clients.points import Points
 from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Words(Dataset):

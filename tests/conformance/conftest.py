@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 pytest.register_assert_rewrite("conformance.stateful")
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from conformance.loading import THREADS, ours, processes, story, torchs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
-    from conformance.loading import Build, Story
+    from conformance.loading import THREADS, Build, Story, ours, processes, story, torchs
 
 
 @pytest.fixture(autouse=True)

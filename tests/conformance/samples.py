@@ -6,14 +6,12 @@ A tree makes any number of samples of one structure, told apart by a number.  Ne
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 NAMES = "abcd"
 ROWS = [namedtuple(f"Row{width}", list(NAMES[:width])) for width in range(len(NAMES))]  # noqa: PYI024

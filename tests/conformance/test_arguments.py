@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from torch.utils.data import DataLoader, IterableDataset
 
 from conformance.loading import THREADS, ours, outcomes, torchs
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 SIZE = 7  # samples
 SEED = 11

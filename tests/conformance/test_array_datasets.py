@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch.utils.data import (
     ConcatDataset,
@@ -24,12 +25,7 @@ from conformance.loading import THREADS, MakeLoader, batches, ours, torchs
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
-    Alike = Callable[..., Any]
+Alike = Callable[..., Any]
 
 SIZE = 9
 

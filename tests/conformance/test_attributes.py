@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
+from conformance.loading import MakeLoader
 from threadloader import ThreadLoader, get_worker_info
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
-
-    from conformance.loading import MakeLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

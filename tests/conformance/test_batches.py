@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch.utils.data import (
     BatchSampler,
@@ -27,9 +27,6 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from conformance.datasets import Raises, Samples, WholeBatches
 from conformance.loading import THREADS, MakeLoader, batches, errors, outcomes, story
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 Alike = Callable[..., Any]
 

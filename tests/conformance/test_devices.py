@@ -6,13 +6,13 @@ import math
 import threading
 import types
 from collections import UserDict, defaultdict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -23,11 +23,6 @@ from threadloader._torch.accelerators import (
     pinned,
     view_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 META = torch.device("meta")
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from torch.utils.data import DataLoader
 
 from conformance.datasets import Raises, Samples
 from conformance.loading import THREADS, outcomes
 from threadloader import SampleError, ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from torch.utils.data import Subset, TensorDataset
 
 from conformance.datasets import Samples, WholeBatches
 from conformance.loading import THREADS, kinds, ours, story, torchs
 from conformance.samples import BEYOND, ODD, PLAIN, Leaf, samples
 from threadloader.datasets import ArrayDataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 TENSORS = (
     Leaf("float32 tensor (2,)", lambda n: torch.full((2,), float(n))),

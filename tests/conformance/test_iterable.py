@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import Hiccups, patiently
 from torch.utils.data import IterableDataset, get_worker_info
 
-from conformance.loading import kinds, ours, processes, story
+from conformance.loading import MakeLoader, kinds, ours, processes, story
 from threadloader import ClosedError, ThreadLoader
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
-    from conformance.loading import MakeLoader
-
-    Alike = Callable[..., Any]
+Alike = Callable[..., Any]
 
 
 class Shard(IterableDataset[Any]):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.faulty import survivors
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import outcomes
 from torch.utils.data import (
     DataLoader,
@@ -22,9 +22,6 @@ from torch.utils.data import (
 from conformance.loading import THREADS
 from conformance.samples import BEYOND, ODD, PLAIN, samples
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 SIZE = 10
 

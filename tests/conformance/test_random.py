@@ -6,12 +6,14 @@ import os
 import random
 import sysconfig
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch import nn
 from torch.utils.data import get_worker_info
@@ -20,13 +22,7 @@ from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
 from threadloader._rng.streams import sample_seed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.patience import Spawn
-
-    Draw = Callable[[], Any]
+Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*use of fork:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"

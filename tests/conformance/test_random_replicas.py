@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch import nn
 from torch.utils.data import IterableDataset
 
-from conformance.loading import processes
+from conformance.loading import MakeLoader, processes
 from threadloader import ThreadLoader
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
-    from conformance.loading import MakeLoader
-
-    Draw = Callable[[], Any]
+Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.patience import PATIENCE
 from support.resuming import Cursor
 
 pytest.importorskip("torchdata")
+from collections.abc import Iterator
+
+from support.patience import Spawn
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from conformance.loading import ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 SIZE = 11
 

@@ -6,11 +6,12 @@ import array
 import time
 import types
 from collections import Counter, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -19,9 +20,6 @@ import torch
 from conformance.containers import Frozen, Labelled, Point, Unmakable
 from conformance.datasets import Samples
 from conformance.loading import THREADS, batches, errors, ours, outcomes, torchs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROWS = 5
 EVERY_CODE = "?bBhHiIlLqQefdgFDG"

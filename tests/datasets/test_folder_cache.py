@@ -5,23 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader._threads.waiting import Stop, stopped_by
 from threadloader.datasets import _folder_cache
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.errors import ClosedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 SIZE = 1000  # bytes
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,10 +25,6 @@ from threadloader.datasets import (
     TarStream,
     open_files,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 MEMBERS = [
     (f"{n}.{extension}", text.encode())

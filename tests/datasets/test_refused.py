@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +12,6 @@ from support.made_shards import write_numbered
 
 import threadloader
 import threadloader.datasets
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 URL = "http://host/a.tar"
 some: Any = threadloader.datasets  # whose types would refuse most of this, too

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import EmptyReplicaWarning, ThreadLoader, _torch, get_worker_info
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])

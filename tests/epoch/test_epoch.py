@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import threading
 from threading import Barrier, Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import lists
 
 from threadloader import ClosedError, ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 
 class Gated:

@@ -7,7 +7,8 @@ import gc
 import itertools
 import queue
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.scheduled import control_pool, explore, it
@@ -19,10 +20,6 @@ from threadloader._session import kept_workers, session
 from threadloader._threads import pool, waiting
 from threadloader._tuning import tuner
 from threadloader._work import open_batch, progress, stats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 pytestmark = pytest.mark.interleaving
 

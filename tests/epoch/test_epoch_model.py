@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,6 @@ from hypothesis.stateful import (
 from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -6,22 +6,18 @@ import inspect
 import pickle
 import re
 import traceback
+from collections.abc import Callable, Mapping
 from threading import Event
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 from support.faulty import Faulty, Whole
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import OUTPUTS, outcomes
 
 from threadloader import ClosedError, SampleError, ThreadLoader, ThreadLoaderError
 from threadloader.errors import DataError, RemoteError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from support.patience import Spawn
 
 with_and_without_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import warnings
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Gated
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import lists
 
 from threadloader import ThreadLoader
 from threadloader._epoch import hanging
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 
 class Whole(Gated):

@@ -6,9 +6,10 @@ import gc
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,18 +27,12 @@ from support.lent_batches import (
     sample,
     slots_of,
 )
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import each_output
 from support.workers import each_kind_of_workers, join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._work.progress import Progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from threadloader import ClosedError, ThreadLoader, sample_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROWS, SIZE = 4, 22
 ODD = 13  # in the fourth batch, when the layout has been known for long

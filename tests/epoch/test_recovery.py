@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import told_by
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import ring as ring_module
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
-
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.gathering import Hooked, assert_alike, make, numbers
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._order.samplers import (
@@ -19,14 +20,6 @@ from threadloader._order.samplers import (
     SequentialSampler,
 )
 from threadloader.datasets import ArrayDataset
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
-
-    from threadloader import ThreadLoader
-
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 

@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.worker_copies import (
     SHIFTED,
     THREADS,
@@ -27,12 +28,6 @@ from support.worker_copies import (
 from support.workers import join_workers
 
 from threadloader import ThreadLoader, get_worker_info
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from conftest import Spawn
-
 
 # What datasets do with handles
 

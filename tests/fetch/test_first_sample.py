@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Barrier, Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, get_worker_info
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 ALONE = 2  # samples that run alone where the first one loads data
 

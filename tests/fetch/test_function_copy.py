@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Iterator
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.collators import (
@@ -19,17 +20,12 @@ from support.collators import (
     load,
     meet,
 )
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._fetch.dataset_copy import copy_function
 from threadloader._fetch.object_copy import Copied
 from threadloader._torch import IterableDataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 
 class Listing:

@@ -7,7 +7,7 @@ import gc
 import warnings
 import weakref
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +16,12 @@ from hypothesis import strategies as st
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.resuming import state_after
 from support.streams import make, outcomes
 from support.workers import each_kind_of_workers, join_workers
 
-if TYPE_CHECKING:
-    from support.patience import Spawn
-
-    from threadloader import ThreadLoader
-
+from threadloader import ThreadLoader
 
 pytestmark = [
     pytest.mark.usefixtures("slots_for_all_leaves"),

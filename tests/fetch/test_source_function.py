@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from threading import Barrier, Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.resuming import after, state_after
 from support.streams import lists, outcomes
 from support.workers import each_kind_of_workers
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 
 class Counting:

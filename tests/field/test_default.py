@@ -9,20 +9,16 @@ import threading
 import time
 import warnings
 from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader.errors import InProcessWarning
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 SLOW = 0.002  # seconds: samples that threads load, where they can
 

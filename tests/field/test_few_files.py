@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.child import run_child
 from support.made_shards import write_numbered
 
 from threadloader.datasets import TarStream
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("resource")
 

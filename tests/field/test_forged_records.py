@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from threadloader.datasets import Cached
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD, BODY = struct.Struct("<4sI"), struct.Struct("<QQ")
 BYTES = b"AAAAAAAA" * 20

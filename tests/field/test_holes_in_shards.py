@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import tarfile
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.made_shards import ENDINGS, compressed, tar_bytes
@@ -13,10 +15,6 @@ from support.made_shards import ENDINGS, compressed, tar_bytes
 from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, TarStream
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 RECORD = tarfile.RECORDSIZE  # bytes

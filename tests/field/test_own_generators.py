@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 SIZE = 24
 THREADS: list[dict[str, int]] = [{"threads": number} for number in (0, 1, 2, 7)]

@@ -10,18 +10,16 @@ import sqlite3
 import tarfile
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.worker_copies import SHIFTED, THREADS, Mapped, Meeting, racing_transform, together
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 EACH = list(range(THREADS))
 

@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,6 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, _torch
 from threadloader._fetch import process_wide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def recorded() -> Any:

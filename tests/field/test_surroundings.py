@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextvars
 import decimal
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 level: contextvars.ContextVar[str] = contextvars.ContextVar("level", default="unset")
 

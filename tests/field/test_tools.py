@@ -5,15 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def stream() -> Iterator[int]:

@@ -12,15 +12,13 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.acting import Acting
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def batches(loader: Any) -> list[list[Any]]:

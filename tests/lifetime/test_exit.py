@@ -12,18 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING
 
 import pytest
 from support.patience import PATIENCE
 
 import threadloader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMIT = 2.0  # seconds that running samples are waited for, as documented
 FOR_EVER = 10 * PATIENCE  # seconds of a sample that nobody waits for

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from support.child import FORK_WHILE_HELD, run_child
-from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
-
+from support.patience import PATIENCE, Spawn
 
 SCRIPT = """
 import sys

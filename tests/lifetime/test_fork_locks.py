@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
 import pytest
 from support.child import FORK_WHILE_HELD, run_child
-from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
+from support.patience import PATIENCE, Spawn
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,6 @@ from support.acting import Acting
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Page(HTMLParser):

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader._order.samplers import RandomSampler, SequentialSampler
 from threadloader._order.tickets import PlannedBatch, TicketCutter, TicketSize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 MICROSECOND = 1e-6
 MILLISECOND = 1e-3

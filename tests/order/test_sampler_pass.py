@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.resuming import after, check_each_state, state_after
 
 from threadloader import StateError, ThreadLoader
 from threadloader._order.samplers import RandomSampler
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 

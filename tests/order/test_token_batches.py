@@ -6,7 +6,8 @@ import array
 import json
 import math
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from hypothesis import strategies as st
 from support.resuming import check_each_state
 
 from threadloader import StateError, ThreadLoader, TokenBatches
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(5, 1, 60_000), 16, 1024).astype(np.int32)
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader._report.metrics import COUNTERS, GAUGES
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 KNOWN_AT_FIRST = {
     *COUNTERS,

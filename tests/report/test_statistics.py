@@ -5,25 +5,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.clock import DrivenClock
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-from threadloader._report.interval import interval_of
+from threadloader._report.interval import Interval, interval_of
 from threadloader._work.stats import Sums
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.clock import DrivenClock
-    from support.patience import Spawn
-
-    from threadloader._report.interval import Interval
 
 
 def kibibyte(index: int) -> Any:

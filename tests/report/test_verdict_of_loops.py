@@ -7,17 +7,14 @@ loads that are real, with threads.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from support.acting import Acting
+from support.clock import DrivenClock
 
 from threadloader import SlowLoadingWarning, ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.clock import DrivenClock
 
 
 def _half_waits(clock: DrivenClock) -> Acting:

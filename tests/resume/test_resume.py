@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting, Gated
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.process_random import random_states, seeded_globally
 from support.resuming import after, as_json, check_each_state, state_after
 
 from threadloader import ThreadLoader, sample_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 3])

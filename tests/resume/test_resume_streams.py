@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.resuming import after, as_json, check_each_state, state_after, told
 from support.streams import Hiccups, Rows, lists, make, outcomes
 
-from threadloader import StateError, get_worker_info, sample_rng
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
-
-    from threadloader import ThreadLoader
+from threadloader import StateError, ThreadLoader, get_worker_info, sample_rng
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 pytestmark = pytest.mark.filterwarnings(

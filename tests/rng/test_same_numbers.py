@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -16,13 +18,9 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, sample_rng, sample_seed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from concurrent.futures import Future
-    from typing import Protocol
 
-    class Spawn(Protocol):
-        def __call__(self, function: Any, *args: Any) -> Future[Any]: ...
+class Spawn(Protocol):
+    def __call__(self, function: Any, *args: Any) -> Future[Any]: ...
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarning")

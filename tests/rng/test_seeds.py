@@ -5,20 +5,16 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.process_random import random_states, seeded_globally
 
 from threadloader import ThreadLoader, sample_seed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])

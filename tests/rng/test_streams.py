@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from random import gauss, randint, sample, shuffle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader._rng.streams import sample_rng, sample_seed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from support.patience import Spawn
-
-    Draw = Callable[[], Any]
+Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarning")
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from threadloader import StateError, ThreadLoader
 from threadloader.integrations.checkpoint import WholeState
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 checkpoint = pytest.importorskip("torch.distributed.checkpoint")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import random
 import warnings
+from collections.abc import Callable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.acting import Acting
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 data = pytest.importorskip("torch.utils.data")
 

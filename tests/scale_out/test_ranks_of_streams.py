@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
 from threadloader._threads.worker_info import pass_seed_here
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Drawing:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.recipes import check_same_as_one_process, project, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch")
 pytest.importorskip("ray.train")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from support.recipes import add_program, block, check_same_as_one_process, project, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the recipes are for Linux")

@@ -11,7 +11,8 @@ import hashlib
 import importlib.util
 import json
 import random
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -19,9 +20,6 @@ from support.orders import Drawing, Growing, Striding
 
 from threadloader import ThreadLoader, TokenBatches
 from threadloader.datasets import Mixture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SAMPLES = 900

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +16,6 @@ from support.made_shards import write_shard
 
 from threadloader import StateError, ThreadLoader, _torch, get_worker_info, pack
 from threadloader.datasets import Mixture, TarStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Parts(_torch.IterableDataset):  # type: ignore[type-arg]

@@ -7,12 +7,13 @@ would wait for ever.  `test_streams_in_processes` has real ones.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import told_by
 from support.rank_threads import RankThreads
 
@@ -25,11 +26,6 @@ from threadloader import (
 )
 from threadloader._epoch.feed import open_feed
 from threadloader._session import agreement, begin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 
 class Files:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
+import pytest
 from support.patience import PATIENCE
 from support.rank_threads import Store
 
 from threadloader._ranks import agreeing
 from threadloader._ranks.agreeing import agree
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_no_rank_is_said_to_be_missing_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

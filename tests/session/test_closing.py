@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from threading import Barrier, Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.acting import Acting, Gated
 from support.copies import Numbers
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import Rows, make
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from support.patience import Spawn
 
 MOMENT = 0.2  # seconds for who does not wait to come back; who does may take any time
 CREWS = [{"threads": 1}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]

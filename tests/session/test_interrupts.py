@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.patience import PATIENCE
@@ -25,9 +26,6 @@ from support.patience import PATIENCE
 import threadloader
 from threadloader._lifetime import when_dropped
 from threadloader._threads.starting import Joinable, start_all
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
 STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "307"))

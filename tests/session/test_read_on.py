@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from concurrent.futures import wait
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import Rows, lists, make, square
 from support.workers import join_workers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import lists, make
 
 from threadloader import ThreadLoader
 from threadloader._order.samplers import BatchSampler
 from threadloader._session.arguments import ARGUMENTS
 from threadloader._torch.device import StreamlessDevice
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 WRONG = {
     "dataset": [7, object()],

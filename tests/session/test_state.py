@@ -5,19 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.resuming import state_after
 
 from threadloader import ClosedError, StateError, ThreadLoader, ThreadLoaderError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Acting", "Gated"]
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
-
 
 THREADS = 4
 NUMBERS = [[number] for number in range(THREADS)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,6 @@ from support.fake_device import FakeDevice
 from support.faulty import Copied
 from support.pictures import told_by
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SIZE = 24  # samples
 

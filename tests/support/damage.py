@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
+from collections.abc import Callable
+from random import Random
 
 __all__ = ["DAMAGES", "Damage"]
 

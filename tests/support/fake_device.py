@@ -13,21 +13,17 @@ import math
 import os
 import random
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from support.patience import PATIENCE
 from threadloader._lifetime import DeviceMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from threadloader._torch.device import Leaf
+from threadloader._torch.device import Leaf
 
 __all__ = ["FakeDevice", "OutOfMemoryError"]
 

@@ -20,11 +20,14 @@ import threading
 import time
 import warnings
 from _thread import interrupt_main
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 TORCH = os.environ.get("INTERRUPTS_WITH_TORCH") == "1"
 if not TORCH:
     sys.modules["torch"] = None  # type: ignore[assignment]  # importing it takes seconds
+
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
 
 import numpy as np
 
@@ -37,9 +40,6 @@ from threadloader._threads import worker_info
 if TORCH:
     import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import CodeType, FrameType
 
 memory.SLOT_NBYTES = 1  # batches take slots of the ring, as large ones do
 PATIENCE = 120.0  # seconds before a blocked call counts as a deadlock

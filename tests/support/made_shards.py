@@ -7,13 +7,11 @@ import gzip
 import io
 import pickle
 import tarfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from threadloader.datasets._tar import zstd_module
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 try:
     zstd_module()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Drawing", "Growing", "Striding"]
 

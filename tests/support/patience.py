@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[Any]]  # the fixture `spawn`
+Spawn = Callable[..., Future[Any]]  # the fixture `spawn`
 
 # Seconds before a blocked call counts as a deadlock.  Nothing is timed by it: a test that passes
 # does not wait, and on a machine that is busy with other things seconds are soon gone.

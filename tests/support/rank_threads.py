@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
-from support.patience import PATIENCE
+import pytest
+
+from support.patience import PATIENCE, Spawn
 from threadloader import _torch
 from threadloader._session import agreement
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
-
-    import pytest
-
-    from support.patience import Spawn
 
 __all__ = ["RankThreads", "Store"]
 

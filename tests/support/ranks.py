@@ -13,14 +13,12 @@ import subprocess
 import sys
 import textwrap
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["run_ranks"]
 

@@ -12,15 +12,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.patience import PATIENCE
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["add_program", "block", "check_all_once", "check_same_as_one_process", "project", "run"]
 

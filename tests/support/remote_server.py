@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from ssl import SSLContext
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from support.patience import PATIENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from ssl import SSLContext
 
 __all__ = ["Fault", "RemoteServer", "Request", "Status", "serving"]
 

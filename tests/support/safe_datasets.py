@@ -9,8 +9,10 @@ import io
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +21,6 @@ from support.made_shards import write_numbered
 from support.unsafe_datasets import ROWS, WIDTH, Dataset, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
 from threadloader.datasets import PerThread, TarStream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 def tar_stream(folder: Path) -> Any:

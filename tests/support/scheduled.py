@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import queue
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from support.patience import PATIENCE
 from threadloader._threads import pool
 from threadloader._threads.starting import start_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from threadloader import ThreadLoader
 from threadloader._tuning.tuner import Tuner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from threadloader import ThreadLoader
 
 __all__ = ["script"]
 

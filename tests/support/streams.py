@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from support.pictures import told_by
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
 

@@ -7,9 +7,10 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Barrier, Event, Thread, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.child import printed_by
@@ -17,9 +18,6 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets import PerThread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 THREADS = 4
 

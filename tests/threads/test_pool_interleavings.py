@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import pytest
 from support.patience import PATIENCE
 from support.scheduled import control_pool, explore, it
 
 from threadloader._threads import pool as pool_module
-from threadloader._threads.pool import Pool
-
-if TYPE_CHECKING:
-    from threadloader._threads.pool import Job
-
+from threadloader._threads.pool import Job, Pool
 
 pytestmark = pytest.mark.interleaving
 

@@ -9,24 +9,20 @@ import queue
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.acting import Acting
 from support.child import run_child
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._threads.worker_info import pass_seed_here
 from threadloader._torch import IterableDataset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from support.patience import Spawn
 
 WORKERS = 3
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.child import printed_by
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 torch = pytest.importorskip("torch")
 data = torch.utils.data

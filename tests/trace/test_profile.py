@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.child import run_child
 
 import threadloader
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STAGES = {"ticket", "fetch", "write", "next", "plan"}
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
 from support.chrome_format import Trace, read_trace
 from support.fake_device import FakeDevice
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 
 def row(index: int) -> np.ndarray:

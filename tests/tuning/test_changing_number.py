@@ -6,17 +6,14 @@ import asyncio
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.scripted_tuner import script
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 SCRIPTS = [(2, 0), (2, 2, 2, 0, 0), (1, 2, 0), (2, 1, 2)]
 KINDS = [{}, {"threads": 2}, {"threads": 2, "in_order": False}, {"persistent_workers": True}]

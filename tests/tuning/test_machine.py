@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from threadloader._tuning import machine as machine_module
 from threadloader._tuning.machine import default_threads, usable_cores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class Machine:

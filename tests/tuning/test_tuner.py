@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from threadloader._tuning.tuner import COST_SHARE, Limits, Tuner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Load(NamedTuple):

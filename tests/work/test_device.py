@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +13,10 @@ from hypothesis import strategies as st
 from support.acting import Acting
 from support.copies import SIZE, Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.workers import each_kind_of_workers
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 
 # A hang takes long to shrink.

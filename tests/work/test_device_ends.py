@@ -7,18 +7,15 @@ import os
 import threading
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from support.child import run_child
 from support.copies import Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice, OutOfMemoryError
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.workers import each_kind_of_workers
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 
 @each_kind_of_workers

@@ -5,18 +5,14 @@ from __future__ import annotations
 import gc
 import random
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from support.patience import Spawn
 
 
 class Scale:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Iterator
 from itertools import count, islice
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import (
     Hiccups,
     Rows,
@@ -22,12 +23,7 @@ from support.streams import (
 )
 from support.workers import join_workers
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
-
-    from threadloader import ThreadLoader
+from threadloader import ThreadLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import islice
 from threading import Barrier, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.streams import (
     Rows,
     each_number_of_threads,
@@ -19,14 +20,7 @@ from support.streams import (
     square,
 )
 
-from threadloader import get_worker_info
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
-
-    from threadloader import ThreadLoader
+from threadloader import ThreadLoader, get_worker_info
 
 
 @each_output

@@ -5,19 +5,16 @@ from __future__ import annotations
 import gc
 import weakref
 from threading import Barrier, Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._threads import worker_startup as startup_module
 from threadloader._threads.waiting import wait_until
 from threadloader.errors import SampleError
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 
 class Marked:

@@ -6,7 +6,9 @@ import pickle
 import random
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,6 @@ from support.child import run_child
 from threadloader import ThreadLoader, sample_rng
 from threadloader.datasets import Cached
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SAMPLES = 20
 

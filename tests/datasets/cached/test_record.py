@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from threadloader.datasets import Cached
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The whole of Unicode takes hypothesis seconds to sort, in each process.
 texts = some.text("aé\u0301€\U0001f600\0\n")

@@ -8,14 +8,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.patience import PATIENCE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SAMPLES = 100
 

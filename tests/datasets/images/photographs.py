@@ -6,13 +6,11 @@ import functools
 import io
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, features
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["encoded", "every_format", "photograph", "png16"]
 

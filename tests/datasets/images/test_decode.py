@@ -7,7 +7,7 @@ import sys
 import sysconfig
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +15,13 @@ from support.child import run_child
 
 pytest.importorskip("PIL")
 
+from numpy.typing import NDArray
 from photographs import encoded, every_format, photograph, png16
 from PIL import Image, ImageFile, ImageOps
 
 from threadloader.datasets._images.decode import decode
 from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_decoders
 from threadloader.datasets._images.pillow import NAME
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Grey levels of 256.  Wheels of all decoders have libjpeg-turbo, and not one level of difference
 # was seen between its releases (2.1.5 to 3.2); other libraries may round otherwise.

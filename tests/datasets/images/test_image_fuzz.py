@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 pytest.importorskip("PIL")
+
+from pathlib import Path
 
 from photographs import every_format
 from support.damage import DAMAGES, Damage
@@ -23,9 +24,6 @@ from threadloader.datasets._images.decode import decode
 from threadloader.datasets._images.jpeg_decoders import installed_decoders
 from threadloader.datasets._images.pillow import NAME
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COUNT = 150  # for each decoder
 SEED = os.environ.get("THREADLOADER_FUZZ_SEED", "0")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,6 @@ try:
 except ImportError:
     from threadloader._torch import IterableDataset  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MILLION = 10**6
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from support.pictures import picture
 from support.resuming import Cursor, as_json, check_each_state
 
 from threadloader import StateError, ThreadLoader, get_worker_info, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(5, 1, 20_000), 16, 1024).astype(int)
 lengths_of_samples = st.lists(st.integers(0, 20), max_size=60)

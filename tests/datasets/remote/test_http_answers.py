@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.patience import PATIENCE
@@ -10,9 +11,6 @@ from support.remote_server import Last, RemoteServer, Status, serving
 
 from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import RemoteError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RANGE = b"Content-Range: bytes 10-14/1000\r\n"
 FIVE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n" + RANGE

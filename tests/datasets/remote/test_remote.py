@@ -7,22 +7,18 @@ import random
 import socket
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
 from threadloader.datasets import RemoteFile, Retries, open_files
 from threadloader.errors import ClosedError, DataError, RemoteError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 CONTENT = random.Random(17).randbytes(200_000)
 SAMPLE = 500  # bytes

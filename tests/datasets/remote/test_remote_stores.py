@@ -9,10 +9,11 @@ import ssl
 import sys
 import traceback
 from base64 import b64encode
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from support.patience import PATIENCE
@@ -23,8 +24,6 @@ from threadloader.errors import DataError, RemoteError
 
 fsspec = pytest.importorskip("fsspec")
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CERTIFICATE = Path(__file__).with_name("loopback.pem")  # of 127.0.0.1, with its key; for 100 years
 CONTENT = random.Random(17).randbytes(50_000)

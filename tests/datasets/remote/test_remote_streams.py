@@ -6,20 +6,16 @@ import os
 import random
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.remote_server import Fault, RemoteServer, Status, serving
 
 from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import ClosedError, RemoteError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 RANGE = 4 << 20  # bytes of one request
 CONTENT = random.Random(17).randbytes(5 * RANGE + 1234)

@@ -7,7 +7,8 @@ import pickle
 import tracemalloc
 import zipfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,6 @@ from support.made_shards import write_shard
 from threadloader.datasets import TarShards, TarStream
 from threadloader.datasets._shards import decoding
 from threadloader.errors import DataError, SampleError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOST = 3000  # of a message, notes included
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +13,6 @@ from support.made_shards import COPIES, ENDINGS, numbered, tar_bytes, write_numb
 
 from threadloader.datasets import TarShards, open_files
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

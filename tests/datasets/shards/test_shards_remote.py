@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +17,12 @@ from support.made_shards import (
     numbered,
     tar_bytes,
 )
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
 from threadloader.datasets import Retries, TarShards, TarStream
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from support.patience import Spawn
 
 COUNT = 40
 OPTIONS: dict[str, Any] = {"retries": Retries(attempts=40, first=0.001, longest=0.01)}

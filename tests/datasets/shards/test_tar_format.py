@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import tarfile
 import tracemalloc
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +17,6 @@ from support.made_shards import HAS_ZSTD, compressed, tar_bytes
 
 from threadloader.datasets import TarStream
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 each_format = pytest.mark.parametrize("format_", FORMATS, ids=["ustar", "gnu", "pax"])

@@ -14,8 +14,9 @@ What can be detected:
 from __future__ import annotations
 
 import tarfile
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.damage import DAMAGES
@@ -23,9 +24,6 @@ from support.made_shards import ENDINGS, compressed, members_of, tar_bytes
 
 from threadloader.datasets import TarShards, TarStream
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILES = 120  # of each kind
 FORMATS = [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from support.made_shards import numbered, tar_bytes, write_numbered, write_shard
 
 from threadloader.datasets import TarShards
 from threadloader.datasets._shards import index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda data: data[: len(data) // 2],

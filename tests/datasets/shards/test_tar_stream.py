@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +19,13 @@ from support.made_shards import (
     write_numbered,
     write_shard,
 )
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 from support.pictures import told_by
 from support.resuming import as_json, check_each_state
 
 from threadloader import StateError, ThreadLoader
 from threadloader.datasets import TarStream
 from threadloader.errors import DataError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.patience import Spawn
 
 SIZES = [5, 0, 7, 3, 6, 1]  # samples in the shards
 COUNT = sum(SIZES)
