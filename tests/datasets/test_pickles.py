@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.child import run_child
 from support.made_shards import COPIES, tar_bytes
+from support.streams import Rows
 
 import threadloader.datasets
 from threadloader.datasets import (
@@ -55,13 +56,6 @@ def remote_shard(files: Path) -> None:
         file.write((files / "a.tar").read_bytes())
 
 
-class Numbers:
-    """An iterable."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(9))
-
-
 def image_folder() -> Any:
     pytest.importorskip("PIL")
     return threadloader.datasets.ImageFolder("photos", size=2, decoder="pillow")
@@ -77,7 +71,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "Cached": lambda: Cached(range(3), "kept", key="a"),
     "ImageFolder": image_folder,
     "Mixture": lambda: in_third_epoch(Mixture({"a": (range(9), 1), "b": (range(7), 2)})),
-    "MixtureStream": lambda: in_third_epoch(Mixture({"a": (Numbers(), 1), "b": (range(7), 2)})),
+    "MixtureStream": lambda: in_third_epoch(Mixture({"a": (Rows(9), 1), "b": (range(7), 2)})),
     "PerThread": lambda: PerThread(list),
     "RemoteFile": lambda: RemoteFile(URL, retries=Retries(attempts=2)),
     "Retries": lambda: Retries(attempts=2),

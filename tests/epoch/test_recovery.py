@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.patience import PATIENCE, Spawn
 from support.pictures import told_by
+from support.streams import Rows
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import ring as ring_module
@@ -86,18 +87,11 @@ def test_threads_that_share_an_iterator_take_turns(threads: int, spawn: Spawn) -
     assert sorted(taken) == list(range(0, 400, 2))
 
 
-class Afresh:
-    """An iterable, each pass over which begins at its beginning."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(1000))
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ThreadLoader(Afresh(), 8, threads=1),
-        lambda: ThreadLoader(Afresh(), 8, threads=3, transform=int),
+        lambda: ThreadLoader(Rows(1000), 8, threads=1),
+        lambda: ThreadLoader(Rows(1000), 8, threads=3, transform=int),
         lambda: ThreadLoader.from_source(lambda number: [0] * number, 8, threads=2),
     ],
     ids=["plain", "transform", "source"],

@@ -21,6 +21,7 @@ from support.collators import (
     meet,
 )
 from support.patience import PATIENCE, Spawn
+from support.streams import Rows
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._fetch.dataset_copy import copy_function
@@ -114,13 +115,6 @@ def test_scratch_state_that_is_shared_mixes_up_batches(spawn: Spawn) -> None:
     assert load(range(THREADS), Collator(), spawn, dataset_copy="shared") != NUMBERS
 
 
-class Rows:
-    """Iterable, read by one worker."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
 class Replica(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[int]:
         yield get_worker_info().id
@@ -129,7 +123,7 @@ class Replica(IterableDataset):  # type: ignore[type-arg]
 ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how many call it
     "deep": (lambda it: {"dataset": range(THREADS), "dataset_copy": "deep", "collate_fn": it}, 4),
     "replicas": (lambda it: {"dataset": Replica(), "collate_fn": it}, 4),
-    "behind a transform": (lambda it: {"dataset": Rows(), "transform": int, "collate_fn": it}, 3),
+    "behind a transform": (lambda it: {"dataset": Rows(3), "transform": int, "collate_fn": it}, 3),
     "a transform": (lambda it: {"dataset": iter(range(3)), "transform": it, "collate_fn": list}, 3),
     "no threads": (
         lambda it: {

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.streams import Rows
 
 from threadloader import ThreadLoader
 
@@ -188,17 +189,13 @@ def test_a_generator_that_worker_init_fn_makes_is_seeded_for_each_sample() -> No
 
 
 def test_a_transform_of_an_iterable_has_generators_of_its_own() -> None:
-    class Rows:
-        def __iter__(self) -> Any:
-            return iter(range(SIZE))
-
     def loaded(threads: int) -> list[list[int]]:
         draws = of_numpy(1)
 
         def transform(index: int) -> Any:
             return index, draws(index)
 
-        with ThreadLoader(Rows(), 4, seed=5, threads=threads, transform=transform) as loader:
+        with ThreadLoader(Rows(SIZE), 4, seed=5, threads=threads, transform=transform) as loader:
             return [drawn(loader) for _ in range(2)]
 
     first = loaded(0)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from io import StringIO
 from itertools import islice
 from typing import Any
 
 import pytest
+from support.streams import Rows
 
 from threadloader import ThreadLoader
 
@@ -25,11 +25,6 @@ def resumed(batches: int) -> ThreadLoader[Any]:
     loader = made(shuffle=True)
     loader.load_state_dict(state)
     return loader
-
-
-class Stream:
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(23))
 
 
 def test_an_epoch_that_begins_anew_begins_after_no_batch() -> None:
@@ -53,7 +48,7 @@ def test_a_resumed_epoch_begins_after_the_batches_that_were_delivered(batches: i
 
 
 def test_a_resumed_stream_begins_after_the_batches_of_all_replicas() -> None:
-    with ThreadLoader(Stream(), batch_size=2, threads=1) as loader:
+    with ThreadLoader(Rows(23), batch_size=2, threads=1) as loader:
         iterator = iter(loader)
         list(islice(iterator, 4))
         state = loader.state_dict()

@@ -174,28 +174,6 @@ def test_a_copy_goes_on_where_the_loader_was(
     assert spawn(list, twin).result(PATIENCE) == expected[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"seed": 1, "generator": np.random.default_rng(0)}, ValueError, "seed and generator"),
-        *(({"seed": seed}, ValueError, "seed") for seed in (-1, -(1 << 70))),
-        *(({"seed": seed}, ValueError, str(seed)) for seed in (1 << 64, (1 << 70) + 5)),
-        *(({"seed": it}, TypeError, "seed") for it in (1.0, "1", [1], np.array([1, 2]), object())),
-    ],
-)
-def test_a_seed_is_a_whole_number_of_64_bits_and_excludes_a_generator(
-    arguments: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        make(**arguments)
-
-
 def test_a_loader_of_anothers_sampler_and_seed_gives_the_same_order() -> None:
     twin = make(sampler=make().sampler, shuffle=None)  # what Lightning makes of it
     assert epochs(twin) == epochs(make())
-
-
-def test_batches_and_single_samples_have_one_order() -> None:  # without torch
-    one = list(make(0, range(20), batch_size=None, collate_fn=None))
-    many = [int(row) for batch in make(0, range(20)) for row in batch]
-    assert [int(row) for row in one] == many

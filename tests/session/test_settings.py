@@ -33,7 +33,7 @@ WRONG = {
     "output": ["jax", 3, b"numpy", ["numpy"]],
     "dataset_copy": ["copy", None, 1, ("auto",), list],
     "on_error": ["ignore", None, True, ("skip",)],
-    "seed": [-1, 1.5, "7", 1 << 64],
+    "seed": [-1, 1.5, "7", 1 << 64, [1], object()],
     "transform": [3, "f"],
 }
 NO_VALUE = {
@@ -59,6 +59,11 @@ def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=name) as caught:
         make(iter([1]) if name == "transform" else [1, 2, 3], **{name: value})
     assert name in NO_VALUE or str(value) in str(caught.value)
+
+
+def test_a_seed_and_a_generator_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="seed and generator"):
+        make([1], seed=1, generator=np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
