@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
+from support.orders import Counted
 from support.patience import PATIENCE, Spawn
 from support.streams import lists
 from support.workers import join_workers
@@ -19,21 +21,6 @@ from support.workers import join_workers
 from threadloader import ClosedError, ThreadLoader
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
-class Recording:
-    """Sample ``i`` is ``i``; keeps the threads that were here."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.threads: list[threading.Thread] = []
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        self.threads.append(threading.current_thread())
-        return index
 
 
 class Held:
@@ -57,22 +44,6 @@ class Held:
         return index
 
 
-class Counted:
-    """A sampler, or a batch sampler, that counts what is drawn from it."""
-
-    def __init__(self, entries: list[Any]) -> None:
-        self.entries = entries
-        self.drawn = 0
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Any]:
-        for entry in self.entries:
-            self.drawn += 1
-            yield entry
-
-
 class Endless:
     """A dataset that has no length."""
 
@@ -80,19 +51,17 @@ class Endless:
         return index
 
 
+def recording(size: int, threads: list[threading.Thread]) -> Acting:
+    """Return samples that note the threads that make them."""
+    return Acting(size, lambda _: threads.append(threading.current_thread()))
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"sampler": [0], "shuffle": True}, r"sampler.*shuffle"),
         ({"sampler": [], "shuffle": "keyed"}, r"sampler.*shuffle"),
         ({"batch_sampler": [], "shuffle": "keyed"}, r"batch_sampler.*shuffle"),
         ({"dataset": iter([1]), "shuffle": "keyed", "threads": 1}, r"shuffle"),
-        ({"batch_sampler": [[0]], "batch_size": 2}, r"batch_sampler.*batch_size"),
-        ({"batch_sampler": [[0]], "shuffle": True}, r"batch_sampler.*shuffle"),
-        ({"batch_sampler": [[0]], "sampler": [0]}, r"batch_sampler.*sampler"),
-        ({"batch_sampler": [[0]], "sampler": []}, r"batch_sampler.*sampler"),
-        ({"batch_sampler": [[0]], "drop_last": True}, r"batch_sampler.*drop_last"),
-        ({"batch_size": None, "drop_last": True}, r"batch_size.*drop_last"),
         ({"threads": 2, "num_workers": 3}, r"threads.*num_workers.*2.*3"),
         ({"num_workers": 0, "persistent_workers": True}, r"persistent_workers.*num_workers"),
         ({"threads": 0, "prefetch_factor": 2}, r"prefetch_factor"),
@@ -172,43 +141,16 @@ def test_the_length_is_the_number_of_batches(
     assert len(loader) == batches == len(spawn(list, loader).result(PATIENCE))
 
 
-def test_a_sampler_without_a_length_gives_a_loader_without_one(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Endless(), batch_size=2, sampler=map(int, "314"), threads=1
-    )
-    with pytest.raises(TypeError):
-        len(loader)
-    assert spawn(lists, loader).result(PATIENCE) == [[3, 1], [4]]
-
-
 def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
-    dataset = Recording(5)
+    threads: list[threading.Thread] = []
+    dataset = recording(5, threads)
     loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
     before = threading.active_count()
     assert lists(loader) == [[0, 1], [2, 3], [4]]
-    assert set(dataset.threads) == {threading.current_thread()}
+    assert set(threads) == {threading.current_thread()}
     assert threading.active_count() <= before
     assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4]]
-    assert len(set(dataset.threads)) == 2
-
-
-def test_worker_threads_have_names_that_say_whose_they_are(spawn: Spawn) -> None:
-    dataset = Recording(50)
-    loader = ThreadLoader(dataset, threads=2, worker_init_fn=lambda _: None)  # they make all
-    spawn(list, loader).result(PATIENCE)
-    for thread in dataset.threads:
-        assert re.fullmatch(r"tl\d+-worker-[01]", thread.name)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_no_batch_size_gives_single_samples(threads: int, spawn: Spawn) -> None:
-    samples = [np.arange(3), "text", {"a": 1}, (1, 2.5), None]
-    loader: ThreadLoader[Any] = ThreadLoader(
-        samples, batch_size=None, threads=threads, output="numpy"
-    )
-    delivered = spawn(list, loader).result(PATIENCE)
-    assert delivered[0].tolist() == [0, 1, 2]
-    assert delivered[1:] == samples[1:]
+    assert len(set(threads)) == 2
 
 
 def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn) -> None:
@@ -262,12 +204,13 @@ def test_the_window_that_is_counted_follows_the_size_of_batches_and_the_users_by
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_persistent_workers_alone_outlive_an_epoch(persistent: bool, spawn: Spawn) -> None:
-    dataset = Recording(4)
+    threads: list[threading.Thread] = []
+    dataset = recording(4, threads)
     options: dict[str, Any] = {"threads": 1, "worker_init_fn": lambda _: None}
     with ThreadLoader(dataset, persistent_workers=persistent, **options) as loader:
         for _ in range(3):
             spawn(list, loader).result(PATIENCE)
-    assert len(set(dataset.threads)) == (1 if persistent else 3)
+    assert len(set(threads)) == (1 if persistent else 3)
 
 
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.faulty import Faulty, Whole
 from support.patience import PATIENCE, Spawn
 from support.streams import OUTPUTS, outcomes
@@ -25,26 +26,6 @@ with_and_without_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 def failing(size: int, errors: Mapping[int, BaseException], kind: type[Faulty] = Faulty) -> Faulty:
     """Return samples that are their indices, but for those that raise."""
     return kind(errors, size, errors.__getitem__)
-
-
-class HighestRowFirst:
-    """Sample 1 fails only after sample 3 has failed and its thread is in sample 4."""
-
-    def __init__(self) -> None:
-        self.errors = {index: KeyError(index) for index in (1, 3)}
-        self.went_on = Event()
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        if index == 1:
-            assert self.went_on.wait(PATIENCE)
-        if index == 4:
-            self.went_on.set()
-        if index in self.errors:
-            raise self.errors[index]
-        return index
 
 
 def fail_on(row: int, error: BaseException) -> Callable[[list[int]], list[int]]:
@@ -185,9 +166,20 @@ def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn:
 
 
 def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn) -> None:
-    dataset = HighestRowFirst()
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=4, threads=2)
-    assert spawn(outcomes, loader).result(PATIENCE) == [dataset.errors[1], [4, 5]]
+    errors = {index: KeyError(index) for index in (1, 3)}
+    went_on = Event()
+
+    def act(index: int) -> None:
+        """Sample 1 fails only after sample 3 has failed and its thread is in sample 4."""
+        if index == 1:
+            assert went_on.wait(PATIENCE)
+        if index == 4:
+            went_on.set()
+        if index in errors:
+            raise errors[index]
+
+    loader: ThreadLoader[Any] = ThreadLoader(Acting(6, act), batch_size=4, threads=2)
+    assert spawn(outcomes, loader).result(PATIENCE) == [errors[1], [4, 5]]
 
 
 @with_and_without_threads

@@ -223,12 +223,8 @@ def test_a_sampler_that_fails_does_so_for_who_takes_its_indices() -> None:
         yield 0
         raise OSError
 
-    class Sampler:
-        def __iter__(self) -> Iterator[int]:
-            return broken()
-
     for options in THREADS:
-        with ThreadLoader(range(3), sampler=Sampler(), **options) as loader:
+        with ThreadLoader(range(3), sampler=broken(), **options) as loader:
             iterator = iter(loader)
             assert next(iterator._sampler_iter) == [0]
             with pytest.raises(OSError, match=r"^$"):

@@ -196,17 +196,13 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
 
 @pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_what_the_calling_thread_fetches_and_writes_is_counted_as_that() -> None:
-    class Large:
-        def __len__(self) -> int:
-            return 12
+    def fail(index: int) -> None:
+        if index % 4 == 3:
+            raise ValueError(index)
 
-        def __getitem__(self, index: int) -> Any:
-            if index % 4 == 3:
-                raise ValueError(index)
-            return np.zeros(1 << 20, np.uint8)
-
+    large = Acting(12, fail, lambda _: np.zeros(1 << 20, np.uint8))
     for sizes in ({"on_error": "skip"}, {"sampler": [0, 1, 2, 4, 5, 6, 8, 9, 10]}):
-        with ThreadLoader(Large(), 3, threads=0, output="numpy", **sizes) as loader:
+        with ThreadLoader(large, 3, threads=0, output="numpy", **sizes) as loader:
             list(loader)
             totals = loader.statistics().totals
         assert totals.fetch_seconds > 0.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting, Gated
+from support.orders import Counted
 from support.patience import PATIENCE, Spawn
 from support.process_random import random_states, seeded_globally
 from support.resuming import after, as_json, check_each_state, state_after
@@ -33,22 +33,6 @@ class Augmented:
         self.asked.append(index)
         drawn = [random.random(), float(legacy.rand()), float(sample_rng().random())]
         return [int(index), *drawn]
-
-
-class Counted:
-    """A sampler of a given order that counts what is drawn from it."""
-
-    def __init__(self, order: Iterable[int]) -> None:
-        self.order = list(order)
-        self.drawn = 0
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __iter__(self) -> Iterator[int]:
-        for index in self.order:
-            self.drawn += 1
-            yield index
 
 
 def failing(error: type[BaseException]) -> Acting:

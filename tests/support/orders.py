@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Drawing", "Growing", "Striding"]
+__all__ = ["Counted", "Drawing", "Growing", "Striding"]
 
 
 class Drawing:
@@ -22,6 +23,22 @@ class Drawing:
     def __getitem__(self, index: int) -> tuple[int, float, float]:
         assert type(index) is int
         return index, random.random(), np.random.rand()  # noqa: NPY002
+
+
+class Counted:
+    """A sampler, or a batch sampler, that counts what is drawn from it."""
+
+    def __init__(self, entries: Iterable[Any]) -> None:
+        self.entries = list(entries)
+        self.drawn = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        for entry in self.entries:
+            self.drawn += 1
+            yield entry
 
 
 class Striding:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 from support.scripted_tuner import script
 
@@ -19,24 +20,30 @@ SCRIPTS = [(2, 0), (2, 2, 2, 0, 0), (1, 2, 0), (2, 1, 2)]
 KINDS = [{}, {"threads": 2}, {"threads": 2, "in_order": False}, {"persistent_workers": True}]
 
 
-class Samples:
-    """Samples that tell which thread made them."""
-
-    def __init__(self, length: int = 256) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        return index, threading.current_thread() is threading.main_thread()
+def told(index: int) -> tuple[int, bool]:
+    """Return a sample that tells whether the main thread made it."""
+    return index, threading.current_thread() is threading.main_thread()
 
 
-class Draws(Samples):
-    """Samples that draw random numbers."""
+def drawn(index: int) -> tuple[Any, Any]:
+    return np.int64(index), np.array([random.random(), np.random.rand()])  # noqa: NPY002
 
-    def __getitem__(self, index: int) -> Any:
-        return np.int64(index), np.array([random.random(), np.random.rand()])  # noqa: NPY002
+
+def samples(length: int = 256) -> Acting:
+    return Acting(length, sample=told)
+
+
+def dear(length: int = 64) -> Acting:
+    """Return samples each of which takes long."""
+    return Acting(length, lambda _: time.sleep(0.02), told)
+
+
+class DearBatches(Acting):
+    """A whole batch takes long."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        time.sleep(0.02)
+        return list(map(told, indices))
 
 
 def here(batch: Any) -> list[bool]:
@@ -69,8 +76,8 @@ def test_batches_are_those_of_no_threads(numbers: tuple[int, ...], given: dict[s
         return drawn if loader.in_order else sorted(drawn)
 
     options: dict[str, Any] = {"shuffle": True, "seed": 3, "output": "numpy"}
-    plain = ThreadLoader(Draws(), 8, threads=0, **options)
-    with ThreadLoader(Draws(), 8, **options, **given) as loader:
+    plain = ThreadLoader(Acting(256, sample=drawn), 8, threads=0, **options)
+    with ThreadLoader(Acting(256, sample=drawn), 8, **options, **given) as loader:
         seen = script(loader, *numbers)
         for _ in range(3):
             expected = batches(plain)
@@ -82,7 +89,7 @@ def test_batches_are_those_of_no_threads(numbers: tuple[int, ...], given: dict[s
 @pytest.mark.parametrize("taken", range(1, 12, 3))
 def test_an_iterator_may_be_closed_or_dropped_at_any_moment(taken: int, spawn: Spawn) -> None:
     def load(*, closed: bool) -> None:
-        loader: ThreadLoader[Any] = ThreadLoader(Samples(), 4, collate_fn=list)
+        loader: ThreadLoader[Any] = ThreadLoader(samples(), 4, collate_fn=list)
         script(loader, 2, 2, 0)
         iterator = iter(loader)
         for _ in range(taken):
@@ -100,13 +107,13 @@ def test_an_iterator_may_be_closed_or_dropped_at_any_moment(taken: int, spawn: S
 @pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize("collate_fn", [None, tuple], ids=["made at once", "of a function"])
 def test_threads_are_tried_in_an_epoch_of_cheap_batches(collate_fn: Any) -> None:
-    with ThreadLoader(Samples(512), 4, collate_fn=collate_fn, output="numpy") as loader:
+    with ThreadLoader(samples(512), 4, collate_fn=collate_fn, output="numpy") as loader:
         script(loader, *[0] * 8, *[1] * 1000)
         assert not all(np.all(it[1] if collate_fn is None else here(it)) for it in loader)
 
 
 def test_two_epochs_at_once_follow_the_number_that_either_finds() -> None:
-    with ThreadLoader(Samples(), 4, threads=2, collate_fn=list) as loader:
+    with ThreadLoader(samples(), 4, threads=2, collate_fn=list) as loader:
         script(loader, *[2] * 8, *[0] * 100_000)
         pairs = list(zip(loader, loader, strict=True))
         assert indices([one for one, _ in pairs]) == indices([other for _, other in pairs])
@@ -117,7 +124,7 @@ def test_two_epochs_at_once_follow_the_number_that_either_finds() -> None:
 @pytest.mark.usefixtures("cheap")
 def test_no_thread_is_started_for_cheap_batches() -> None:
     before = set(threading.enumerate())
-    loader: ThreadLoader[Any] = ThreadLoader(Samples(), 16, collate_fn=list)
+    loader: ThreadLoader[Any] = ThreadLoader(samples(), 16, collate_fn=list)
     for _ in range(2):
         batches = []
         for batch in loader:
@@ -127,31 +134,17 @@ def test_no_thread_is_started_for_cheap_batches() -> None:
         assert indices(batches) == list(range(256))
 
 
-class Dear(Samples):
-    """One sample takes long."""
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.02)
-        return super().__getitem__(index)
-
-
-class DearBatches(Dear):
-    """A whole batch takes long."""
-
-    def __getitems__(self, indices: list[int]) -> list[Any]:
-        time.sleep(0.02)
-        return [Samples.__getitem__(self, index) for index in indices]
-
-
 @pytest.mark.usefixtures("untuned")
 @pytest.mark.parametrize(
-    ("dataset", "batch_size"), [(Dear, 1), (Dear, None), (DearBatches, 16)], ids=str
+    ("dataset", "batch_size"),
+    [(dear(), 1), (dear(), None), (DearBatches(64), 16)],
+    ids=["one", "alone", "whole"],
 )
 def test_the_second_batch_is_made_ahead_if_the_first_was_dear(
-    dataset: type[Samples], batch_size: int | None
+    dataset: Any, batch_size: int | None
 ) -> None:
     given: dict[str, Any] = {} if batch_size is None else {"collate_fn": list}
-    loader: ThreadLoader[Any] = ThreadLoader(dataset(64), batch_size, output="numpy", **given)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size, output="numpy", **given)
     first, second, *_ = loader
     if batch_size is None:
         first, second = [first], [second]
@@ -161,7 +154,7 @@ def test_the_second_batch_is_made_ahead_if_the_first_was_dear(
 
 @pytest.mark.usefixtures("untuned")
 def test_a_first_batch_that_is_begun_here_is_finished_by_threads() -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Dear(64), 16, collate_fn=list)
+    loader: ThreadLoader[Any] = ThreadLoader(dear(), 16, collate_fn=list)
     first, *others = loader
     assert here(first)[0]
     assert not here(first)[-1]
@@ -173,7 +166,7 @@ def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatc
     for module in ("_epoch.made_here", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", PATIENCE)
     for given in ({}, {"threads": 2}):
-        loader: ThreadLoader[Any] = ThreadLoader(Samples(16), 4, collate_fn=list, **given)
+        loader: ThreadLoader[Any] = ThreadLoader(samples(16), 4, collate_fn=list, **given)
         list(loader)  # which tells what samples take
         assert all(made_here for batch in loader for made_here in here(batch))
 
@@ -181,14 +174,13 @@ def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize("batches_before", [0, 2])
 def test_threads_make_the_batches_that_are_awaited_in_an_event_loop(batches_before: int) -> None:
-    class RunsALoop(Samples):
-        def __getitem__(self, index: int) -> Any:
-            async def get() -> Any:
-                return Samples.__getitem__(self, index)
+    def run_a_loop(index: int) -> Any:
+        async def get() -> Any:
+            return told(index)
 
-            return asyncio.run(get())
+        return asyncio.run(get())
 
-    iterator = iter(ThreadLoader(RunsALoop(48), 4, collate_fn=list))
+    iterator = iter(ThreadLoader(Acting(48, sample=run_a_loop), 4, collate_fn=list))
     batches = [next(iterator) for _ in range(batches_before)]
     assert all(all(here(batch)) for batch in batches)
 

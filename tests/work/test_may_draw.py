@@ -51,10 +51,6 @@ def test_arrays_that_a_user_s_method_hands_out_may_become_samples_that_draw(
         assert random.getstate() == before
         return drawn(dataset, threads)
 
-    assert spawn(load).result(PATIENCE) == drawn_here()
-
-
-def drawn_here() -> list[Any]:
-    dataset = Switched()
-    dataset.augmented = True
-    return drawn(dataset, 0)
+    expected = Switched()
+    expected.augmented = True
+    assert spawn(load).result(PATIENCE) == drawn(expected, 0)

@@ -20,7 +20,7 @@ from support.streams import (
     square,
 )
 
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import get_worker_info
 
 
 @each_output
@@ -90,11 +90,6 @@ each_number_of_workers = pytest.mark.parametrize("threads", [1, 2, 5])
 SQUARES = [[0, 1, 4], [9, 16, 25], [36]]
 
 
-def persistent(transform: Any, threads: int, dataset: Any = None) -> ThreadLoader[Any]:
-    rows = Rows(7) if dataset is None else dataset
-    return make(rows, threads=threads, transform=transform, persistent_workers=True)
-
-
 def workers() -> set[Thread]:
     return {thread for thread in threading.enumerate() if "-worker-" in thread.name}
 
@@ -104,7 +99,7 @@ def test_the_same_threads_go_on_after_an_epoch_that_was_left(threads: int, spawn
     def some(loader: Any, batches: int) -> list[Any]:
         return lists(islice(loader, batches))
 
-    with persistent(square, threads) as loader:
+    with make(Rows(7), threads=threads, transform=square, persistent_workers=True) as loader:
         spawn(lists, loader).result(PATIENCE)
         hired = workers()
         for batches in range(3):
