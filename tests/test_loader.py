@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conformance.datasets import Endless
 from support.acting import Acting
 from support.orders import Counted
 from support.patience import PATIENCE, Spawn
@@ -41,13 +42,6 @@ class Held:
         if index >= self.start:
             self.held.set()
             assert self.gate.wait(PATIENCE)
-        return index
-
-
-class Endless:
-    """A dataset that has no length."""
-
-    def __getitem__(self, index: int) -> int:
         return index
 
 

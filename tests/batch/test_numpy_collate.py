@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.util
 from collections import UserDict, UserList, defaultdict
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from conformance.containers import Point
 from conformance.samples import BEYOND, ODD, PLAIN, samples, trees
 from hypothesis import given
 from hypothesis import strategies as st
 from support.pictures import picture
+from support.resuming import plain
 
 from threadloader import ThreadLoader
 
@@ -23,11 +25,6 @@ def collated(samples: list[Any]) -> Any:
     """Return the batch of samples, none of which tells of a layout before."""
     (batch,) = ThreadLoader(samples, len(samples), threads=0, output="numpy")
     return batch
-
-
-class Point(NamedTuple):
-    x: Any
-    y: Any
 
 
 def _as_arrays(batch: Any) -> Any:
@@ -109,10 +106,6 @@ CONTAINERS: dict[str, tuple[list[Any], Any]] = {
 }
 
 
-def _as_lists(batch: Any) -> Any:
-    return batch.tolist() if isinstance(batch, np.ndarray) else batch
-
-
 @pytest.mark.parametrize("case", CONTAINERS)
 def test_a_container_is_collated_part_by_part(case: str) -> None:
     batch, expected = CONTAINERS[case]
@@ -121,7 +114,7 @@ def test_a_container_is_collated_part_by_part(case: str) -> None:
     if hasattr(got, "keys"):
         assert list(got) == list(expected)
         got, expected = got.values(), expected.values()
-    assert [_as_lists(part) for part in got] == list(expected)
+    assert [plain(part) for part in got] == list(expected)
 
 
 UNSUPPORTED = "must contain tensors, numpy arrays, numbers, dicts or lists; found"

@@ -14,6 +14,13 @@ class Raises:
     make: Callable[[], BaseException]
 
 
+class Endless:
+    """A dataset without a length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
 class Samples:
     """Given samples."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 
 from conformance.loading import MakeLoader
@@ -16,15 +17,10 @@ from threadloader import ThreadLoader, get_worker_info
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 
-class Workers:
-    """A sample is who made it."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> tuple[int, int] | None:
-        info = get_worker_info()
-        return None if info is None else (info.num_workers, info.seed - info.id)
+def worker(_: int) -> tuple[int, int] | None:
+    """Return who made a sample."""
+    info = get_worker_info()
+    return None if info is None else (info.num_workers, info.seed - info.id)
 
 
 def told(loader: Any) -> set[Any]:
@@ -44,7 +40,7 @@ def test_a_worker_init_fn(spawn: Spawn) -> None:
 
 def test_a_generator(alike_workers: Callable[..., Any]) -> None:
     def seeds(make: MakeLoader) -> set[Any]:
-        loader = make(Workers(), None)
+        loader = make(Acting(4, sample=worker), None)
         loader.generator = torch.Generator().manual_seed(7)
         return told(loader)
 
@@ -56,7 +52,7 @@ def test_the_workers_seed_is_new_each_epoch_and_follows_from_a_numpy_generator(
 ) -> None:
     def seeds(seed: int | None) -> list[Any]:
         generator = None if seed is None else np.random.default_rng(seed)
-        loader = ThreadLoader(Workers(), None, num_workers=2, generator=generator)
+        loader = ThreadLoader(Acting(4, sample=worker), None, num_workers=2, generator=generator)
         return [told(loader) for _ in range(4)]
 
     first, again, other, free = (spawn(seeds, seed).result(PATIENCE) for seed in (5, 5, 6, None))

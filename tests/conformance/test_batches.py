@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from conformance.datasets import Raises, Samples, WholeBatches
+from conformance.datasets import Endless, Raises, Samples, WholeBatches
 from conformance.loading import THREADS, MakeLoader, batches, errors, outcomes, story
 from threadloader import ThreadLoader
 
@@ -35,13 +35,6 @@ PAIRS = [(torch.full((2,), float(n)), n, str(n)) for n in range(7)]
 KINDS = (Samples, WholeBatches)
 
 # Datasets ----------------------------------------------------------------------------------------
-
-
-class Endless:
-    """A dataset without a length."""
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class OnlyWhole:

@@ -1,6 +1,6 @@
 """Operators in a worker use one thread, and the consumer's keep their number.
 
-Each test has an interpreter of its own: torch's number of threads is that of the process.
+In an interpreter of its own: torch's number of threads is that of the process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ def _has_mkl() -> bool:
     return False
 
 
-PREAMBLE = """
+SCRIPT = """
 import ctypes, torch
 from threadloader import ThreadLoader
-torch.set_num_threads({threads})
+torch.set_num_threads(3)
+ask = ctypes.CDLL(torch._C.__file__).MKL_Get_Max_Threads
+before = ask()
 
 class Asks:
     def __len__(self):
@@ -31,17 +33,11 @@ class Asks:
     def __getitem__(self, index):
         return ask()
 
-def workers():
-    loader = ThreadLoader(Asks(), None, threads=1)
-    return {{int(answer) for answer in loader}}
-"""
-MKL = """
-ask = ctypes.CDLL(torch._C.__file__).MKL_Get_Max_Threads
-before = ask()
-print(sorted(workers()), ask() == before == {threads})
+workers = {int(answer) for answer in ThreadLoader(Asks(), None, threads=1)}
+print(sorted(workers), ask() == before == 3)
 """
 
 
 @pytest.mark.skipif(not _has_mkl(), reason="torch was built without MKL")
 def test_mkl_uses_one_thread_in_a_worker_whatever_was_set_before() -> None:
-    assert printed_by((PREAMBLE + MKL).format(threads=3)).split() == ["[1]", "True"]
+    assert printed_by(SCRIPT).split() == ["[1]", "True"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 from support.pictures import picture
 from torch import nn
@@ -177,18 +178,10 @@ def test_whatever_draws_draws_the_same_for_all_numbers_of_threads(case: str, spa
     assert len(set(drawn)) == len(drawn), "each sample draws numbers of its own"
 
 
-class Seeds:
-    """Each sample is the seed that torch tells it, and its worker's."""
-
-    def __init__(self, size: int = 12) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> tuple[int, int | None]:
-        info = get_worker_info()
-        return torch.random.initial_seed(), None if info is None else info.seed
+def seeds(_: int) -> tuple[int, int | None]:
+    """Return the seed that torch tells a sample, and its worker's."""
+    info = get_worker_info()
+    return torch.random.initial_seed(), None if info is None else info.seed
 
 
 def told(dataset: Any, threads: int, **arguments: Any) -> list[tuple[int, int | None]]:
@@ -201,9 +194,9 @@ def told(dataset: Any, threads: int, **arguments: Any) -> list[tuple[int, int | 
 def test_the_seed_that_torch_tells_a_sample_is_its_own_and_a_worker_s_the_worker_s(
     threads: int, spawn: Spawn
 ) -> None:
-    samples = spawn(told, Seeds(), threads).result(PATIENCE)
+    samples = spawn(told, Acting(12, sample=seeds), threads).result(PATIENCE)
     assert len({seed for seed, _ in samples}) == 12
-    assert [seed for seed, _ in samples] == [seed for seed, _ in told(Seeds(), 0)]
+    assert [seed for seed, _ in samples] == [seed for seed, _ in told(Acting(12, sample=seeds), 0)]
     assert not {seed for seed, _ in samples} & set(told(EpochDraws(sample_seed, 12), 0))
     assert not {seed for seed, _ in samples} & {seed for _, seed in samples}
     torch.manual_seed(5)
@@ -259,40 +252,38 @@ def test_without_isolation_draws_and_seeds_are_the_worker_s(threads: int, spawn:
     iter(processes(0)(range(3)))  # draws a base seed, as every loader does
     expected = sorted(torch.rand(()).item() for _ in range(22 + sum(n % 3 for n in range(22))))
     assert set(spawn(rows, threads).result(PATIENCE)) <= set(expected)
-    samples = spawn(lambda: told(Seeds(), threads, isolate_rng=False)).result(PATIENCE)
+    samples = spawn(lambda: told(Acting(12, sample=seeds), threads, isolate_rng=False)).result(
+        PATIENCE
+    )
     assert all(seed == (worker or 5) for seed, worker in samples)
 
 
-class Rare:
-    """Sample ``i`` is ``i``; only the first one and the last one draw from torch."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> float:
-        return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
+def rare(index: int) -> float:
+    """Return a sample that is its index; only the first one and the last one draw from torch."""
+    return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
 
 
-class Nested(Rare):
-    """Samples that load from a loader without threads, and draw before and behind it."""
-
-    def __getitem__(self, index: int) -> list[float]:
-        before = torch.rand(1).item()
-        inner = list(ThreadLoader(Rare(), 2, threads=0, seed=5, collate_fn=sum))
-        return [before, *inner, torch.rand(1).item()]
+def nested(_: int) -> list[float]:
+    """Load from a loader without threads, and draw before and behind it."""
+    before = torch.rand(1).item()
+    samples = Acting(12, sample=rare)
+    inner = list(ThreadLoader(samples, 2, threads=0, seed=5, collate_fn=sum))
+    return [before, *inner, torch.rand(1).item()]
 
 
 @each_number_of_threads
 def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spawn: Spawn) -> None:
     def load() -> list[Any]:
-        return list(ThreadLoader(Nested(), 2, threads=threads, seed=3, collate_fn=list))
+        return list(
+            ThreadLoader(Acting(12, sample=nested), 2, threads=threads, seed=3, collate_fn=list)
+        )
 
     generator = torch.Generator().manual_seed(7)
     torch.manual_seed(7)
     loading = spawn(load)
     while not loading.done():
         assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
-    expected = list(ThreadLoader(Nested(), 2, threads=0, seed=3, collate_fn=list))
+    expected = list(ThreadLoader(Acting(12, sample=nested), 2, threads=0, seed=3, collate_fn=list))
     assert loading.result(PATIENCE) == expected
     assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
 
@@ -303,18 +294,17 @@ def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spaw
 def test_a_child_that_a_sample_forks_draws_what_the_program_would(
     threads: int, tmp_path: Path
 ) -> None:
-    class Forking(Rare):
-        def __getitem__(self, index: int) -> float:
-            drawn = torch.rand(1).item()
-            if index == 9:
-                child = os.fork()
-                if not child:
-                    (tmp_path / "drawn").write_text(repr(torch.rand(1).item()), encoding="utf-8")
-                    os._exit(0)
-                os.waitpid(child, 0)
-            return drawn
+    def forking(index: int) -> float:
+        drawn = torch.rand(1).item()
+        if index == 9:
+            child = os.fork()
+            if not child:
+                (tmp_path / "drawn").write_text(repr(torch.rand(1).item()), encoding="utf-8")
+                os._exit(0)
+            os.waitpid(child, 0)
+        return drawn
 
     torch.manual_seed(7)
-    list(ThreadLoader(Forking(), 2, threads=threads, seed=3, output="numpy"))
+    list(ThreadLoader(Acting(12, sample=forking), 2, threads=threads, seed=3, output="numpy"))
     expected = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
     assert float((tmp_path / "drawn").read_text(encoding="utf-8")) == expected

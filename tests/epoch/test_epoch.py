@@ -80,15 +80,6 @@ def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> 
     assert consumer.result(PATIENCE) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_loader_beside_others_loads_every_sample_once(spawn: Spawn) -> None:
-    def all_rows() -> list[int]:
-        loader: ThreadLoader[Any] = ThreadLoader(range(200), batch_size=8, threads=2)
-        return [row for batch in lists(loader) for row in batch]
-
-    for rows in [spawn(all_rows) for _ in range(4)]:
-        assert rows.result(PATIENCE) == list(range(200))
-
-
 def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
     dataset = Gated(8)
     dataset.open()

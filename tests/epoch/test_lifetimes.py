@@ -58,12 +58,7 @@ def test_dropping_a_loader_ends_its_persistent_workers(spawn: Spawn) -> None:
 # Kept exceptions
 
 
-class Broken(Epochs):
-    def __init__(self) -> None:
-        super().__init__(bad=ROWS + 1)
-
-
-class BrokenBatches(Broken):
+class WholeBatches(Epochs):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
 
@@ -108,8 +103,8 @@ class BrokenSampler:
 
 
 BROKEN: dict[str, Callable[..., ThreadLoader[Any]]] = {
-    "getitem": lambda **arguments: make(Broken(), **arguments),
-    "getitems": lambda **arguments: make(BrokenBatches(), **arguments),
+    "getitem": lambda **arguments: make(Epochs(bad=ROWS + 1), **arguments),
+    "getitems": lambda **arguments: make(WholeBatches(bad=ROWS + 1), **arguments),
     "StopIteration": lambda **arguments: make(Stopping(), **arguments),
     "recovered": lambda **arguments: make(Recovering(), **arguments),
     "default_collate": lambda **arguments: make(Ragged(), **arguments),

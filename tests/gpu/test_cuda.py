@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE
+from support.child import run_python
 
-import threadloader
 from threadloader import ThreadLoader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -45,17 +40,8 @@ make = lambda: ThreadLoader(Data(), 8, threads=4, device="cuda", timeout=60)
 
 def run(script: str) -> tuple[int, str]:
     """Run a child to its end; return its exit code, and its output with its errors."""
-    paths = (str(Path(threadloader.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", HEAD + script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=2 * PATIENCE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
-    return done.returncode, done.stdout
+    done = run_python("-X", "faulthandler", "-c", HEAD + script)
+    return done.returncode, done.stdout + done.stderr
 
 
 def loader(dataset: Any, rows: int, **options: Any) -> ThreadLoader[Any]:

@@ -14,13 +14,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Timer
 
 import pytest
+from support.child import PATHS
 from support.patience import PATIENCE
-
-import threadloader
 
 LIMIT = 2.0  # seconds that running samples are waited for, as documented
 FOR_EVER = 10 * PATIENCE  # seconds of a sample that nobody waits for
@@ -65,7 +63,7 @@ on_posix = pytest.mark.skipif(
 @contextmanager
 def child(script: str, *, torch: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """Run a script in an interpreter of its own; kill it if it outlives the test."""
-    path = [str(Path(threadloader.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
     preamble = PREAMBLE.format(hide="" if torch else HIDE_TORCH)
     with subprocess.Popen(
         [sys.executable, "-c", preamble + script],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,7 +129,7 @@ def test_a_sampler_follows_a_dataset_that_grows() -> None:
     assert [len(sampler) for sampler in samplers] == [2, 2]
 
 
-def test_numpys_seed_decides_the_order_or_a_generator_which_leaves_it_alone() -> None:
+def test_numpys_seed_decides_the_order_where_there_is_no_generator() -> None:
     orders = []
     for _ in range(2):
         np.random.seed(3)  # noqa: NPY002  # what users of NumPy's global state call
@@ -138,8 +137,3 @@ def test_numpys_seed_decides_the_order_or_a_generator_which_leaves_it_alone() ->
         orders.append([list(sampler), list(sampler)])
     assert orders[0] == orders[1]
     assert orders[0][0] != orders[0][1]
-    state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
-    first, second = (list(RandomSampler(range(100), np.random.default_rng(3))) for _ in "ab")
-    assert first == second
-    assert all(map(np.array_equal, np.random.get_state(), state))  # noqa: NPY002
-    assert random.getstate() == python_state

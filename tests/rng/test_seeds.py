@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 from support.process_random import random_states, seeded_globally
 
@@ -20,21 +21,15 @@ legacy = np.random  # its old functions are what is tested
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
-class Draws:
-    """Sample ``i`` is ``i`` and what it draws."""
-
-    def __len__(self) -> int:
-        return 20
-
-    def __getitem__(self, index: int) -> Any:
-        return [index, random.random(), float(legacy.rand()), sample_seed()]
-
-
 class Reads:
     """Iterable, and draws too."""
 
     def __iter__(self) -> Iterator[Any]:
         return ([row, random.random()] for row in range(10))
+
+
+def drawn(index: int) -> Any:
+    return [index, random.random(), float(legacy.rand()), sample_seed()]
 
 
 def draw(_: Any) -> list[float]:
@@ -47,7 +42,7 @@ def transformed(row: Any) -> Any:
 
 def make(threads: int = 2, dataset: Any = None, **arguments: Any) -> ThreadLoader[Any]:
     defaults = {"batch_size": 3, "seed": 7, "output": "numpy", "collate_fn": list, "shuffle": True}
-    dataset = Draws() if dataset is None else dataset
+    dataset = Acting(20, sample=drawn) if dataset is None else dataset
     return ThreadLoader(dataset, threads=threads, **(defaults | arguments))
 
 

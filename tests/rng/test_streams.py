@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
@@ -223,11 +224,8 @@ def test_a_loader_in_a_sample_draws_what_the_sample_decides(inner: int, spawn: S
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_sample_seeds_of_samples_and_epochs_do_not_collide(threads: int, spawn: Spawn) -> None:
-    class Seeds(EpochDraws):
-        def __getitem__(self, _: int) -> int:
-            return sample_seed()
-
-    with ThreadLoader(Seeds(sample_seed, 10_000), 500, threads=threads, seed=0) as loader:
+    seeds_of = Acting(10_000, sample=lambda _: sample_seed())
+    with ThreadLoader(seeds_of, 500, threads=threads, seed=0) as loader:
         epochs = [spawn(list, loader).result(PATIENCE) for _ in range(3)]
     seeds = [int(seed) for epoch in epochs for batch in epoch for seed in batch]
     assert len(set(seeds)) == 30_000
@@ -245,11 +243,7 @@ def test_outside_of_a_loader_each_generator_and_seed_is_a_fresh_one() -> None:
 
 
 def in_a_sample(check: Callable[[], Any], threads: int) -> Any:
-    class Checks(EpochDraws):
-        def __getitem__(self, index: int) -> Any:
-            return check()
-
-    return load(Checks(sample_seed, 1), threads)[0][0]
+    return load(Acting(1, sample=lambda _: check()), threads)[0][0]
 
 
 def draws(number: int = 12) -> list[Any]:

@@ -23,7 +23,6 @@ WRONG = {
     "batch_sampler": [7],
     "collate_fn": ["stack"],
     "threads": [-1, "2", 1.5, True],
-    "num_workers": [-1],
     "drop_last": ["no"],
     "generator": ["seed", 7],
     "prefetch": [0, -1, 1.5, "2", True, [2]],
@@ -37,7 +36,7 @@ WRONG = {
     "transform": [3, "f"],
 }
 NO_VALUE = {
-    *("batch_sampler", "dataset", "max_skipped", "num_workers"),
+    *("batch_sampler", "dataset", "max_skipped"),
     *("seed", "snapshot_every_n_steps", "transform"),
 }
 RIGHT = {
