@@ -96,9 +96,8 @@ def _numbered(place: Place, dataset: Any, places: WeakKeyDictionary[Any, Place])
     used: dict[int, Any] = {}
     for reference in places.keyrefs():  # copied at once: another thread may make a loader, too
         loader = reference()
-        other = None if loader is None else places.get(loader)
-        if other is not None and other.stack == place.stack:
-            used[other.number] = loader.dataset
+        if loader is not None and places[loader].stack == place.stack:
+            used[places[loader].number] = loader.dataset
     same = (number for number, other in used.items() if other is dataset)
     free = next(number for number in count() if number not in used)
     return place._replace(number=next(same, free))
