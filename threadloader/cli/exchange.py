@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from functools import wraps
 from importlib.machinery import PathFinder
-from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -74,8 +73,7 @@ def exchange_methods(
     @wraps(make)
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         make(loader, *args, **kwargs)
-        place = made_here(sys._getframe(1))  # noqa: SLF001  # documented
-        places[loader] = _numbered(place, loader.dataset, places)
+        places[loader] = made_here(sys._getframe(1))  # noqa: SLF001  # documented
 
     @wraps(begin)
     def _get_iterator(loader: Any) -> Any:
@@ -89,15 +87,3 @@ def exchange_methods(
         return replaced[loader].measured(loader, row)
 
     loader_class.__init__, loader_class._get_iterator = __init__, _get_iterator  # noqa: SLF001
-
-
-def _numbered(place: Place, dataset: Any, places: WeakKeyDictionary[Any, Place]) -> Place:
-    """Return a place, with a number of its own beside loaders of other datasets that live."""
-    used: dict[int, Any] = {}
-    for reference in places.keyrefs():  # copied at once: another thread may make a loader, too
-        loader = reference()
-        if loader is not None and places[loader].stack == place.stack:
-            used[places[loader].number] = loader.dataset
-    same = (number for number, other in used.items() if other is dataset)
-    free = next(number for number in count() if number not in used)
-    return place._replace(number=next(same, free))

@@ -24,7 +24,6 @@ class Place(NamedTuple):
 
     stack: tuple[tuple[str, int], ...]  # files and lines, the innermost first
     name: str  # the program's line, and the package that made the loader if it did not do so itself
-    number: int = 0  # of several loaders that were made there and are in use at once
 
 
 def made_here(frame: FrameType) -> Place:

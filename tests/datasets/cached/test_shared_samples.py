@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE
 
-
 SAMPLES = 100
 
 # Reads the first samples in an order that follows from a seed, in some threads, and checks them.
