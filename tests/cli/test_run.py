@@ -107,6 +107,13 @@ def test_exit_codes_and_errors_are_those_of_python(code: str, tmp_path: Path) ->
     assert table.endswith(exits)
 
 
+def test_a_report_that_has_no_folder_is_refused_before_the_script_runs(tmp_path: Path) -> None:
+    script = written(tmp_path, "print('ran')")
+    done = python(*RUN, "--json", tmp_path / "none" / "report.json", script)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no such folder" in done.stderr
+
+
 def test_the_program_imports_torch_and_keeps_its_globals_to_the_end(tmp_path: Path) -> None:
     script = written(
         tmp_path,

@@ -57,13 +57,15 @@ def run(arguments: argparse.Namespace) -> int:
         The exit code of the script.
 
     Raises:
-        CommandError: There is no script, or it can't be found.
+        CommandError: There is no script, or it can't be found; or no folder for ``--json``.
         SystemExit: From the script.
     """
     words = arguments.script if arguments.module is None else arguments.module
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         raise CommandError("name a script, or a module after -m", code=2)
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise CommandError(f"can't write {printable(arguments.json)}: no such folder", code=2)
     from threadloader.cli.exchange import exchange_methods, when_imported
     from threadloader.cli.program import run_program, traceback_of
     from threadloader.cli.run_report import RunReport
