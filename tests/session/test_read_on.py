@@ -9,7 +9,7 @@ from threading import Event, Lock
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE, Spawn
+from support.patience import PATIENCE, Spawn, becomes
 from support.streams import Rows, lists, make, square
 from support.workers import join_workers
 
@@ -126,4 +126,4 @@ def test_a_slot_of_a_dropped_iterator_is_given_back_without_a_gc(spawn: Spawn) -
     finally:
         once.gate.set()
     join_workers()
-    assert loader.statistics().slots.filling == 0
+    assert becomes(lambda: loader.statistics().slots.filling == 0)

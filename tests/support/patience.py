@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -15,3 +17,15 @@ PATIENCE = 120.0
 # Seconds between two goes of a thread that does something again and again beside what is tested:
 # without them it would keep the processor, and on an ordinary build the GIL, from the others.
 PAUSE = 0.001
+
+
+def becomes(condition: Callable[[], bool]) -> bool:
+    """Wait until a condition holds; return whether it does.
+
+    Without a GIL, what one thread has made and another drops is freed a moment later.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(PAUSE)
+    return condition()

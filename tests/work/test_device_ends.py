@@ -14,7 +14,7 @@ import pytest
 from support.child import run_child
 from support.copies import Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice, OutOfMemoryError
-from support.patience import PATIENCE, Spawn
+from support.patience import PATIENCE, Spawn, becomes
 from support.workers import each_kind_of_workers
 
 
@@ -37,7 +37,7 @@ def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come
         assert spawn(outcomes, second).result(PATIENCE) == batches_of(3)
     # All threads have ended: the loader was closed, and its iterators are alive.
     assert not device.broken
-    assert loader.statistics().slots.filling == 0
+    assert becomes(lambda: loader.statistics().slots.filling == 0)
 
 
 @pytest.mark.parametrize("busy", [[2], [7], [0, 3, 6]], ids=str)
@@ -80,7 +80,7 @@ def test_a_batch_of_which_a_part_was_copied_keeps_its_slots_and_is_whole_or_an_e
         expected[1] = "no memory"
     assert told == expected
     assert not device.broken
-    assert loader.statistics().slots.filling == 0
+    assert becomes(lambda: loader.statistics().slots.filling == 0)
 
 
 @pytest.mark.parametrize("call", ["adopt", "record", "synchronize", "receive"])
