@@ -15,6 +15,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import as_list
+from threadloader._fetch.parts import ATOMS
 from threadloader._lifetime import leak
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 
 MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
-_PLAIN = frozenset({bool, bytes, float, int, str, type(None)})
 
 # An error of the collate function, and the row that caused it; None if that is not known.
 CollateFailure = tuple[BaseException, int | None]
@@ -210,7 +210,7 @@ def _nbytes_of(batch: Any) -> int:
     while parts and seen < MAX_PARTS:
         part = parts.pop()
         seen += 1
-        if type(part) in _PLAIN:  # first: to ask for a UserDict takes longer than all else
+        if type(part) in ATOMS:  # first: to ask for a UserDict takes longer than all else
             continue
         if type(part) is _torch.Tensor:
             nbytes += _torch.dense_nbytes(part)

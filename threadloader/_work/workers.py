@@ -201,8 +201,7 @@ class Workers:
         """
         if self.first_samples.loads_nothing or settings.dataset_copy == "shared":
             return 0.0
-        most = FIRST_SECONDS
-        return min(most, settings.timeout / 3) if settings.timeout else most
+        return min(FIRST_SECONDS, settings.timeout / 3) if settings.timeout else FIRST_SECONDS
 
     def begin_again(self, latest: float) -> None:
         """Begin one more epoch with the same threads, for the thread that calls this.

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 INDENT = 11  # columns
 DESCRIPTION = """\
-Print the Python build, whether the GIL is on, the cores that this
-process may use, versions, image decoders, and advice.
+Print the Python build, whether the GIL is on, the cores that this process may use, versions, image
+decoders, and advice.
 """
 PACKAGES = (
     *("numpy", "torch", "torchvision", "pillow", "leanjpeg-simple", "simplejpeg"),
