@@ -14,6 +14,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
+from threadloader._tuning.tuner import Tuner
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +83,27 @@ def test_threads_may_be_left_to_the_loader_again() -> None:
     with ThreadLoader(dataset, 16, threads=1, output="numpy") as loader:
         loader.threads = None
         assert len(names_after_growth(loader, dataset, 4)) >= 4  # the calling thread among them
+
+
+def test_only_what_a_loop_does_once_is_no_part_of_what_it_gets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left_out: list[float] = []
+
+    class Told(Tuner):
+        def leave_out(self, seconds: float) -> None:
+            left_out.append(round(seconds, 3))
+
+    now = [time.perf_counter()]
+    monkeypatch.setattr("threadloader._epoch.epoch.perf_counter", lambda: now[0])
+    loader = ThreadLoader(list(range(100)))
+    loader._fixed = loader._fixed._replace(tuner=Told())
+    batches = iter(loader)
+    for seconds in (0.01, 0.04, 1.0, 1.5, 1.2, 0.01, 0.4, 0.4):
+        next(batches)
+        now[0] += seconds
+    next(batches)
+    assert left_out == [1.0, 0.4]
 
 
 def test_dropping_the_loader_ends_threads_that_were_started_later() -> None:

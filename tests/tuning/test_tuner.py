@@ -137,6 +137,19 @@ def test_the_first_two_seconds_lose_little(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_pauses_of_the_loop_do_not_count(case: str) -> None:
+    data, has_gil, right = CASES[case]
+    loop, lasts = Simulation(default(has_gil=has_gil), noise=0.04), random.Random(0)
+    loop.tuner.leave(1 / data(0).rate)
+    for _ in range(60):
+        loop.run(data, lasts.uniform(0.03, 0.3))
+        pause = lasts.uniform(0.1, 0.6)
+        loop.now += pause
+        loop.tuner.leave_out(pause)
+    assert loop.tuner.number in right
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_a_number_that_was_chosen_is_the_most(case: str) -> None:
     data, has_gil, _ = CASES[case]
     loop = Simulation(Limits(4, 4, has_gil))

@@ -27,6 +27,7 @@ from threadloader._order.samplers import is_known
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
+from threadloader._tuning.tuner import PAUSE, PAUSE_SECONDS
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
@@ -149,6 +150,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._batches: deque[OpenBatch | FailedBatch] = deque()  # in flight, oldest first
         self._planned_all = False
         self._entered = 0.0  # when the present `next` began, on the clock
+        self._outside = 0.0  # seconds of the loop before it
         self._failed: Any = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
         signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
@@ -227,7 +229,10 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if tracer is not None or self._tally.must_warn:
                 self._enter(tracer)
             with self._turn:
-                self._entered = entered
+                self._entered, counted = entered, self._counted
+                outside, self._outside = self._outside, entered - counted.latest
+                if self._outside > PAUSE_SECONDS and self._outside > PAUSE * outside:
+                    self._tuner.leave_out(self._outside)
                 take, count_as, failure = self._next_delivery()
                 if failure is None:
                     batch = take() if self._move is None else self._moved(take)
@@ -235,7 +240,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._num_yielded += 1
                 else:
                     self._failed = count_as if isinstance(failure.error, Exception) else None
-                counted = self._counted
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:

@@ -45,7 +45,8 @@ COST_SHARE = 0.02  # of the time that tries may lose, and of which a first secon
 COST_SECONDS = 0.1  # this much more
 FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothing is tried
 LATER, SOONER = 2.0, 0.9  # by each change of the data that is seen, and each look that sees none
-BETWEEN_SECONDS = 0.05  # from an epoch to the next, up to which both are measured as one
+# Of the loop between two batches, from which on it is a pause, if the one before was far shorter.
+PAUSE_SECONDS, PAUSE = 0.05, 4.0
 STALLED_SECONDS = 0.5  # without a sample, after which fewer threads than there are may be too few
 
 
@@ -163,7 +164,7 @@ class Tuner:
 
     Threads:
         number, due, limits: any; read and written whole, on both builds.
-        serve, go_on: planner.
+        serve: planner.
         cannot_exceed, bound: also worker, which only notes it for the next `look`.
         all others: consumer.  Two epochs at once share it, and may take each other's samples for
             their own: then a try is judged wrongly, and repeated later.
@@ -199,7 +200,7 @@ class Tuner:
     def serve(self, limits: Limits, latest: float = 0.0) -> None:
         """Say how many threads there may be in an epoch that begins.
 
-        What was found before stays, if it is among them.  Small epochs are measured together.
+        What was found before stays, if it is among them.  Epochs are measured together.
 
         Args:
             limits: The numbers.
@@ -213,23 +214,8 @@ class Tuner:
             self._set(limits.threads if limits.is_fixed else 0)
             self._said = self.number
         else:
-            self.go_on(latest)
+            self.leave_out(self._clock() - latest)
         self.number = min(self.number, limits.most)
-
-    def go_on(self, latest: float) -> None:
-        """Leave out the time from an epoch to the next, which has the same threads.
-
-        Args:
-            latest: As for `serve`.
-        """
-        between, mark = self._clock() - latest, self._mark
-        if between > BETWEEN_SECONDS:
-            self._mark = None
-            if self._base is not None:  # a try that the last epoch did not end
-                self._set(self._base.number)
-                self._base = None
-        elif mark is not None:
-            self._mark = mark._replace(at=mark.at + between)
 
     def gains_nothing(self, seconds: float) -> bool:
         """Whether a thread beside a loop that only waits for it would gain nothing.
@@ -323,6 +309,15 @@ class Tuner:
     def begin_again(self) -> None:
         """Measure from here on: what was made before was made by others."""
         self._mark, self.due = None, self._clock()
+
+    def leave_out(self, seconds: float) -> None:
+        """Leave out a pause of the loop, which is no part of what it gets.
+
+        Args:
+            seconds: That validation, a checkpoint or another loader's turn has taken.
+        """
+        if self._mark is not None:
+            self._mark = self._mark._replace(at=self._mark.at + seconds)
 
     def bound(self, names: list[str]) -> None:
         """Run at most two threads a core, if each opens something of its own.

@@ -210,7 +210,7 @@ class Workers:
             latest: When the epoch before has given its last batch, on the clock.
         """
         self._surround()
-        self.tuner.go_on(latest)
+        self.tuner.leave_out(perf_counter() - latest)
 
     def _surround(self) -> None:
         """Let workers begin in the context of this thread as it is now."""
