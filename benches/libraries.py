@@ -4,8 +4,10 @@
 
 Each workload is loaded by torch's loader with no workers and with two, which are kept between
 epochs; and by ThreadLoader with its default, and with 0 to 4 threads.  All take turns in one
-process, a new loader each turn, in another order each round.  Compared are batches a second after
-the first second; of all rounds the median.
+process, a new loader each turn, in another order each round: threads and workers of one that waits
+for its next turn would work ahead in the turns of others.  Turns are short, as machines that others
+share are slower for seconds.  Compared are batches a second after the first second; of all rounds
+the median.
 
 - **default**: its rate, of the better of torch's two; where these are two workers, and there is a
   GIL, of torch in-process;
@@ -60,8 +62,8 @@ def main() -> int:
         prog="python -m benches.libraries", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn, after the first one")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn, after the first one")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -142,9 +142,10 @@ def test_pauses_of_the_loop_do_not_count(case: str) -> None:
     loop, lasts = Simulation(default(has_gil=has_gil), noise=0.04), random.Random(0)
     loop.tuner.leave(1 / data(0).rate)
     for _ in range(60):
-        loop.run(data, lasts.uniform(0.03, 0.3))
+        loop.run(data, lasts.uniform(0.2, 0.6))
         pause = lasts.uniform(0.1, 0.6)
         loop.now += pause
+        loop.cpu += 2 * pause  # of threads of others
         loop.tuner.leave_out(pause)
     assert loop.tuner.number in right
 

@@ -191,6 +191,7 @@ class Tuner:
         self._look = FIRST_LOOK
         self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
         self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
+        self._paused = False  # whether a pause was left out since a window ended
         self._noted: deque[tuple[int, str]] = deque()  # the most threads from now on, and why
 
     def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
@@ -300,7 +301,7 @@ class Tuner:
             if measured.loading >= STALLED_SECONDS and not measured.samples:
                 self._lift()
             return self.number
-        self._mark = None
+        self._mark, self._paused = None, False
         if not measured.number:
             self._here = seconds
         self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._here or least)
@@ -313,11 +314,20 @@ class Tuner:
     def leave_out(self, seconds: float) -> None:
         """Leave out a pause of the loop, which is no part of what it gets.
 
+        A window begins anew behind a long one, as what threads have made meanwhile does not count
+        either.  Of a loop that pauses more often than a window lasts, every second one counts.
+
         Args:
             seconds: That validation, a checkpoint or another loader's turn has taken.
         """
-        if self._mark is not None:
-            self._mark = self._mark._replace(at=self._mark.at + seconds)
+        mark = self._mark
+        if mark is None:
+            return
+        if seconds <= PAUSE_SECONDS:
+            self._mark = mark._replace(at=mark.at + seconds)
+        elif not self._paused:
+            self._paused = True
+            self.begin_again()
 
     def bound(self, names: list[str]) -> None:
         """Run at most two threads a core, if each opens something of its own.
