@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -331,6 +332,7 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "resuming.md": _checkpoint,  # its other code needs torch, too
     "shards.md": _shards,
     "token-batches.md": _sequences,
+    "workers.md": lambda: {"images": SimpleNamespace()},
 }
 
 

@@ -176,6 +176,28 @@ def test_of_deep_copies_the_attributes_of_the_dataset_are_seen() -> None:
         assert (next(iter(loader)) == before + 100).all()
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_goes_on_with_what_was_set_at_an_exact_batch(*, persistent: bool) -> None:
+    def epoch(**workers: Any) -> list[Any]:
+        dataset, found = Outer(), []
+        dataset.inner.transform = Jitter()
+        with ThreadLoader(dataset, 2, shuffle=True, seed=3, output="numpy", **workers) as loader:
+            for step in range(12):
+                if step in (3, 4, 9):
+                    loader.load_state_dict(loader.state_dict())
+                    dataset.mosaic = step != 9
+                    batches = iter(loader)
+                elif not step:
+                    batches = iter(loader)
+                found.append(next(batches).tolist())
+        return found
+
+    kept = {"persistent_workers": persistent}
+    expected = epoch(threads=0)
+    assert [step for step, batch in enumerate(expected) if min(batch[0]) >= 100] == [*range(3, 9)]
+    assert [epoch(threads=threads, **kept) for threads in (1, 2, 7)] == [expected] * 3
+
+
 def test_an_epoch_that_is_under_way_goes_on_with_what_there_was() -> None:
     dataset = Outer()
     with ThreadLoader(
