@@ -57,6 +57,8 @@ def test_the_table_and_the_file_have_each_loader(
         ("torch is not installed", not _torch.AVAILABLE),
     ):
         assert (words in told) == said, words
+    beside = re.findall(r"with (\S+) of the default's rate", told)
+    assert all(float(ratio) >= 1.0 for ratio in beside), "a winner is not slower"
     content = json.loads((tmp_path / "rounds.json").read_text(encoding="utf-8"))
     assert [loader["name"] for loader in content["loaders"]] == expected_loaders()
     for loader in content["loaders"]:

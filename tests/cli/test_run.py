@@ -114,6 +114,11 @@ def test_a_report_that_has_no_folder_is_refused_before_the_script_runs(tmp_path:
     assert "no such folder" in done.stderr
 
 
+def test_of_a_script_that_is_missing_nothing_is_reported(tmp_path: Path) -> None:
+    done = python(*RUN, tmp_path / "none.py")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
 def test_the_program_imports_torch_and_keeps_its_globals_to_the_end(tmp_path: Path) -> None:
     script = written(
         tmp_path,

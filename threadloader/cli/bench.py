@@ -204,7 +204,7 @@ def _remarks(found: Sequence[Contender]) -> list[str]:
         + (f" ({running} at once)" if running < workers else "")
         for workers, running in sorted({*default.threads})
     ]
-    first = max(found, key=lambda each: each.rate)
+    first = max(found, key=lambda each: each.ratio(default))
     won = "" if first is default else f", with {first.ratio(default):.2f} of the default's rate"
     remarks = [f"The winner is {first.name}{won}."]
     remarks += [f"The default had {' or '.join(words)} at the end of its rounds."]

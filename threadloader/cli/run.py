@@ -80,7 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         run_program(words, is_module=arguments.module is not None)
         return 0
-    except (CommandError, SystemExit):
+    except CommandError:  # there is nothing that has run
+        here = -1
+        raise
+    except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001  # shown as the interpreter would show it
         error = error.with_traceback(traceback_of(error))
