@@ -18,7 +18,7 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from threadloader._epoch.hanging import Patience
+from threadloader._epoch.hanging import Patience, is_asked
 from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
+    from threadloader._tuning.tuner import Tuner
     from threadloader._work.copier import Copier
     from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import CallingThread, Workers
@@ -108,7 +109,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         TorchNames.__init__(self, settings, base_seed, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
         self._depth, self._ring = collation.depth, collation.ring
-        self._window = settings.window
+        self._name, self._window = settings.name, settings.window
         self._tally = tally
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
@@ -244,6 +245,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
                     self._stats.note(counted, now - entered, self.moment)
+                    self._answer_if_asked()
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error
@@ -389,8 +391,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._ended = True
         self.cancel()  # for an epoch of no batches; others have ended their threads
         self._feed.end(finished=True)
-        setup = self._tuner, self._threads is not None, self._iterable
-        warn_if_slow(self._stats, self._counted, setup)
+        warn_if_slow(self._stats, self._counted, self._setup())
         raise StopIteration
 
     def _head(self) -> OpenBatch | FailedBatch | None:
@@ -491,6 +492,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._tune()
                 else:
                     patience.check(head, begun=self._begun)
+                    self._answer_if_asked()
             if isinstance(head, FailedBatch):
                 return head
             return next(filter(self._progress.has, self._deliverable(head)), head)
@@ -498,6 +500,19 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
+
+    def _answer_if_asked(self) -> None:
+        """Tell `threadloader top` what the epoch is in."""
+        if is_asked():
+            from threadloader._epoch.asked import answer  # noqa: PLC0415  # rarely needed
+
+            label = f"{self._name}, {type(self._dataset).__name__}"
+            counted = self.moment(), self._num_yielded
+            answer(label, self._stats, self._progress, self._setup(), *counted)
+
+    def _setup(self) -> tuple[Tuner, bool, bool]:
+        """Return what a verdict is told of the loader; see `Setup.of`."""
+        return self._tuner, self._threads is not None, self._iterable
 
     def _deliverable(self, head: OpenBatch) -> list[OpenBatch]:
         """Return the batches any of which may be delivered next."""

@@ -7,6 +7,7 @@ out.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from itertools import dropwhile
 from pathlib import Path
@@ -29,7 +30,20 @@ if TYPE_CHECKING:
 WARNED_SECONDS = 30.0  # without a batch, until the consumer is told; far more than batches take
 MOST_STACKS = 3
 MOST_FRAMES = 20  # of a stack, the innermost
-_OURS = str(Path(__file__).parents[1])
+_OURS, _LIBRARY = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
+ASKED_SECONDS = 1.0  # of a wait, from one look whether `threadloader top` asks to the next
+# Where it asks: one place for all shells and jobs of a user, whatever their TMPDIR.
+FOLDER = (
+    f"/tmp/threadloader-{os.getuid()}"  # noqa: S108  # `is_private` is asked before it is used
+    if hasattr(os, "getuid")
+    else f"{os.environ.get('LOCALAPPDATA', '.')}\\threadloader-top"
+)
+
+
+def is_asked() -> bool:
+    """Whether `threadloader top` asks this process what it is in; in 3 us."""
+    asked = f"{FOLDER}/{os.getpid()}"
+    return os.path.exists(asked) and os.environ.get("THREADLOADER_TOP") != "0"  # noqa: PTH110
 
 
 class Patience:
@@ -65,14 +79,14 @@ class Patience:
         self._began = perf_counter()
         return self._timeout or None
 
-    def seconds(self, due: float) -> float | None:
-        """Return how long to wait until something is to be done; None for ever.
+    def seconds(self, due: float) -> float:
+        """Return how long to wait until something is to be done.
 
         Args:
             due: When the caller has to do something, on the clock.
         """
         until = min(due, self._began + min(self._warned, self._timeout or math.inf))
-        return None if until == math.inf else max(0.0, until - perf_counter())
+        return min(ASKED_SECONDS, max(0.0, until - perf_counter()))
 
     def check(self, head: OpenBatch | FailedBatch, *, begun: bool) -> None:
         """Warn, or raise, if the batch has taken too long.
@@ -139,10 +153,10 @@ def _plan_of(counters: Counters) -> object:
 def _described(counters: Counters, progress: Progress) -> str:
     """Return who is in what, and for how long."""
     seconds = perf_counter() - counters.task_began
-    return f"worker {counters.number} has been in {_task(counters, progress)} for {seconds:.1f} s"
+    return f"worker {counters.number} has been in {task_of(counters, progress)} for {seconds:.1f} s"
 
 
-def _task(counters: Counters, progress: Progress) -> str:
+def task_of(counters: Counters, progress: Progress) -> str:
     """Return what a thread is in, in words."""
     task = counters.task
     if type(task) is Ticket:
@@ -175,9 +189,32 @@ def _stack(frame: object) -> str:
 
     if frame is None:
         return ""
+    return "\n" + "".join(traceback.format_list(_users(frame)[-MOST_FRAMES:])).rstrip("\n")
+
+
+def place_of(thread: int) -> str:
+    """Return where a thread is in the user's code, "data.py:12 in load", and in what that calls.
+
+    Args:
+        thread: Its identifier.
+    """
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented, in spite of its name
+    if frame is None:
+        return ""
+    users = _users(frame)
+    # With a system's Python, packages lie in a folder of the library's.
+    theirs = [it for it in users if not it.filename.startswith(_LIBRARY)] or users[:1]
+    told = theirs[-1], users[-1]
+    places = [f"{Path(it.filename).name}:{it.lineno} in {it.name}" for it in told]
+    return " > ".join(dict.fromkeys(places))
+
+
+def _users(frame: object) -> list[FrameSummary]:
+    """Return a stack from the user's first frame on."""
+    import traceback  # noqa: PLC0415  # nearly never needed
+
     frames = traceback.extract_stack(frame)  # type: ignore[arg-type]  # a frame, or None
-    users = list(dropwhile(_is_ours, frames)) or frames  # all of it may be ours: a row is written
-    return "\n" + "".join(traceback.format_list(users[-MOST_FRAMES:])).rstrip("\n")
+    return list(dropwhile(_is_ours, frames)) or frames  # all of it may be ours: a row is written
 
 
 def _is_ours(frame: FrameSummary) -> bool:

@@ -1,0 +1,153 @@
+"""``threadloader top``: what the loaders of a running process are in, from another terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadloader.cli.arguments import CommandError, positive, printable, whole
+from threadloader.cli.terminal import in_seconds, paragraph, table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+DESCRIPTION = """\
+Show what the loaders of a running process are in: batches ready, what each thread does, the samples
+that took longest, and the verdict.  The process needs no preparation; it must be of the same user.
+"""
+SILENCE = """\
+No loop of process {pid} has asked for a batch, or waited for one, for {seconds}: it is in a step of
+its own, or in a sample that the calling thread makes; or it does not load with threadloader.
+"""
+POLL_SECONDS = 0.1  # until the first answer
+SILENT_SECONDS = 3.0  # without an answer, which a loop that loads gives each second
+MOST_SLOWEST = 5
+CLEAR = "\033[H\033[J"
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the program's."""
+    parser = commands.add_parser(
+        "top", help="watch the loaders of another process", description=DESCRIPTION
+    )
+    parser.add_argument("pid", type=whole(1), metavar="PID", help="the process")
+    parser.add_argument(
+        *("--seconds", "-s"), type=positive, default=1.0, metavar="S", help="from screen to screen"
+    )
+    parser.add_argument("--once", action="store_true", help="print one screen, and end")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CommandError: There is no such process, or no private folder to ask in.
+    """
+    from threadloader._epoch.asked import is_private
+    from threadloader._epoch.hanging import FOLDER
+
+    folder, pid = Path(FOLDER), arguments.pid
+    if not _lives(pid):
+        raise CommandError(f"there is no process {pid}", code=2)
+    with suppress(OSError):  # which is told below
+        folder.mkdir(mode=0o700, exist_ok=True)
+    if not is_private(folder):
+        raise CommandError(f"{folder} is not a folder of yours alone", code=2)
+    asked, began = folder / str(pid), time.time()
+    slowest: dict[str, float] = {}
+    try:
+        asked.touch()
+        while _lives(pid):
+            answers = _answers(folder, pid)
+            silent = time.time() - max((each["time"] for each in answers), default=began)
+            lines = [line for each in answers for line in _lines(each, slowest)]
+            lines += _slowest(slowest)
+            if silent > SILENT_SECONDS:
+                lines.append(paragraph(SILENCE.format(pid=pid, seconds=in_seconds(silent))))
+            if lines:
+                _show([f"process {pid}, {time.strftime('%H:%M:%S')}", *lines], arguments.once)
+                if arguments.once:
+                    return int(silent > SILENT_SECONDS)
+            time.sleep(arguments.seconds if lines else POLL_SECONDS)
+        print(f"process {pid} has ended")
+        return 0
+    finally:
+        for path in (asked, *folder.glob(f"{pid}-*")):
+            path.unlink(missing_ok=True)
+
+
+def _lives(pid: int) -> bool:
+    """Whether there may be such a process."""
+    if os.name == "nt":  # there signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
+
+
+def _answers(folder: Path, pid: int) -> list[dict[str, Any]]:
+    """Return the latest answers of all loaders of a process."""
+    answers = []
+    for path in sorted(folder.glob(f"{pid}-*.json")):
+        with suppress(FileNotFoundError):  # another one that watches has ended
+            answers.append(json.loads(path.read_text(encoding="utf-8")))
+    return answers
+
+
+def _show(lines: Sequence[str], once: bool) -> None:
+    """Print a screen, over the one before on a terminal, which no name of a path controls."""
+    lines = [printable(line) for each in lines for line in each.split("\n")]
+    if sys.stdout.isatty() and not once:
+        columns = shutil.get_terminal_size().columns
+        lines = [CLEAR, *(line[:columns] for line in lines)]
+    print("\n".join(lines), flush=True)
+
+
+def _lines(told: dict[str, Any], slowest: dict[str, float]) -> list[str]:
+    """Return the lines of one loader, and note how long its samples have taken."""
+    rate, wait = told["samples_per_second"], told["wait_share"]
+    figures = [
+        f"epoch {told['epoch']}, batch {told['batches']:,}",
+        *([] if rate is None else [f"{rate:,.0f} samples/s"]),
+        *([] if wait is None else [f"the loop waits {wait:.0%}"]),
+        f"{told['done']} of {told['planned']} batches ready",
+        f"{told['threads']} threads" if told["threads"] else "no threads",
+    ]
+    age = time.time() - told["time"]
+    ago = f", {in_seconds(age)} ago" if age > SILENT_SECONDS else ""
+    lines = ["", told["loader"] + ago, "  " + ", ".join(figures)]
+    if told["waits_seconds"] > 1:
+        lines.append(f"  waits for a batch since {in_seconds(told['waits_seconds'])}")
+    rows = []
+    for task in told["tasks"]:
+        seconds = task["seconds"]
+        slowest[task["task"]] = max(seconds, slowest.get(task["task"], 0.0))
+        rows.append([str(task["thread"]), task["task"], in_seconds(seconds), task["place"]])
+    if rows:
+        lines += [f"  {line}" for line in table(("thread", "is in", "for", "at"), rows, 4)]
+    if told["verdict"]:
+        lines.append(paragraph(told["verdict"], "  ", "  "))
+    return lines
+
+
+def _slowest(slowest: dict[str, float]) -> list[str]:
+    """Return the lines of what was seen to take longest; forget all else."""
+    kept = sorted(slowest.items(), key=lambda each: -each[1])[:MOST_SLOWEST]
+    slowest.clear()
+    slowest.update(kept)
+    if not kept:
+        return []
+    return ["", "seen to take longest:", *(f"  {in_seconds(it[1]):>9}  {it[0]}" for it in kept)]
