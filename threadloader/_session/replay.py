@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import copy
 import operator
-import random
 import re
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from threadloader import _torch
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
-from threadloader._order.samplers import is_known, known
+from threadloader._order.samplers import is_known
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._resume import Lane, Position
-from threadloader._rng.seeds import EpochSeeds, Seeds, encoded_state, restore_generator, state_of
+from threadloader._rng.seeds import EpochSeeds, Seeds
 from threadloader._session.begin import open_sampler_pass
+from threadloader._session.order_states import OrderStates
 from threadloader._session.session import new_collation, new_ring
 from threadloader._work.open_batch import Pipeline, make_at_once, work_here
 from threadloader._work.progress import Progress
@@ -201,17 +198,11 @@ def _with_own_sampler(settings: Settings, lane: Lane) -> Settings:
 @contextmanager
 def _put_back(settings: Settings) -> Iterator[None]:
     """Let all that an order is drawn from be as it was."""
-    sampler = known(settings.index_sampler)
-    generators = [settings.generator, sampler and sampler.generator, _torch.default_generator()]
-    states = [(it, encoded_state(state_of(it))) for it in generators if it is not None]
-    before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # the user's draw so
+    before = OrderStates(settings)
     try:
         yield
     finally:
-        random.setstate(before)
-        np.random.set_state(legacy)  # noqa: NPY002
-        for generator, state in states:
-            restore_generator(generator, state)
+        before.restore()
 
 
 def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:
