@@ -60,6 +60,7 @@ class Source:
         resuming: Of `benches.resuming`, likewise.
         libraries: Of `benches.libraries`, likewise.
         gpu: Of `benches.gpu`, likewise.
+        starting_ahead: Of `benches.starting_ahead`, likewise.
     """
 
     bench: Results
@@ -70,6 +71,7 @@ class Source:
     resuming: Mapping[str, Any] = field(default_factory=dict)
     libraries: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
+    starting_ahead: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -416,6 +418,22 @@ def agreeing(source: Source) -> str:
     return table(header, rows)
 
 
+def starting_ahead(source: Source) -> str:
+    """Return how soon a first batch comes after a validation."""
+    if not source.starting_ahead:
+        return "Not measured yet."
+    rows = []
+    for label, told in source.starting_ahead.items():
+        for way, times in told["times"].items():
+            spreads = [
+                f"{median:.1f} ({lower:.1f} to {upper:.1f})"
+                for lower, median, upper in (times["first"], times["all"])
+            ]
+            rows.append([label, way, *spreads])
+    header = ["Python", "", "ms from `iter()` to the first batch", "ms of validation and epoch"]
+    return table(header, rows)
+
+
 def gpu(source: Source) -> str:
     """Return the loops on a GPU, the machine, and the number of workers of each."""
     if not source.gpu:
@@ -466,6 +484,7 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "packing": lambda source: batching.packing(source.token_batches),
     "resuming": lambda source: batching.resuming(source.token_batches),
     "going_on": going_on,
+    "starting_ahead": starting_ahead,
     "agreeing": agreeing,
     "arrays": of_workload("arrays"),
     "tensor_dataset": of_workload("tensor_dataset"),

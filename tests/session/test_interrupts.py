@@ -29,7 +29,16 @@ from threadloader._threads.starting import Joinable, start_all
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
 STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "307"))
-FORMS = ("map", "inline", "stream", "inline stream", "persistent", "transform", "unordered")
+FORMS = (
+    "map",
+    "inline",
+    "stream",
+    "inline stream",
+    "persistent",
+    "transform",
+    "ahead",
+    "unordered",
+)
 
 
 def interrupt(form: str, stride: int, *, torch: bool = False) -> int:

@@ -83,7 +83,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
            batches come first, without a gap.
 
     Threads:
-        start: the caller of ``iter()``, once.
+        start: the caller of ``iter()``, or of the loader's ``start()``, once.
+        works_ahead, hand_over: the callers of ``start()``, and of the ``iter()`` that follows.
         next, close, cancel: shared; next is meant for one thread, the consumer.
         moment: shared.
     """
@@ -222,6 +223,24 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
     def ended(self) -> bool:
         """Whether it has no batches left, or was closed; stale as soon as it is read."""
         return self._ended or self._progress.cancelled
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are batches to deliver, as far as is known; as stale."""
+        return not (self.ended or (self._planned_all and not self._batches))
+
+    @property
+    def works_ahead(self) -> bool:
+        """Whether threads make batches before they are asked for."""
+        return self._feed.eager and not self._here
+
+    def hand_over(self) -> None:
+        """Go on for the caller of ``iter()``, which is here only now, long after `start`."""
+        if self._threads is not None:
+            self._threads.begin_again(self._counted.latest)  # when it had begun ahead
+        if self._first_samples is not None:
+            self._first_samples.watch(self._users_dataset)  # the end of another epoch forgets all
+        self._stats.begin_again(self._counted)
 
     def __next__(self) -> Any:
         take = count_as = failure = batch = None

@@ -175,14 +175,16 @@ def tell_of_epoch(sampler: Any, seen: int | None, saved: SavedEpoch) -> None:
 def warn_of_same_order(sampler: Any, seen: int | None) -> None:
     """Warn if the epoch that begins has the order of the one before, which was read to its end.
 
+    So it may be where a sampler shares data out between ranks.
+
     Args:
-        sampler: Shares data out between ranks; yields a batch's indices, or single ones.
+        sampler: Yields a batch's indices, or single ones.
         seen: As of `told_epoch`.
     """
     counting = _counting(sampler)
     if seen is None or counting is None or not getattr(counting, "shuffle", True):
         return
-    if counting.epoch == seen:
+    if counting.epoch == seen and rank_of(sampler) is not None:
         name = type(counting).__name__
         warn_user(
             f"set_epoch() of the {name} was not called since the last epoch, or with the same "

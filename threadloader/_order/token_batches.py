@@ -118,7 +118,7 @@ class TokenBatches:
             digest=zlib.crc32(repr(decisive).encode()),
         )
         self._epoch = 0  # of the pass that begins next
-        self._counted: tuple[int, int] | None = None  # an epoch, and its batches
+        self._counted: dict[int, int] = {}  # an epoch's batches, as far as somebody has asked
 
     def __repr__(self) -> str:
         most = f"at most {self._settings.max_tokens:g} tokens in a batch"
@@ -174,11 +174,10 @@ class TokenBatches:
             )
             raise TypeError(msg)
         epoch = self._epoch if self._settings.shuffle else 0
-        if self._counted is None or self._counted[0] != epoch:
+        if epoch not in self._counted:
             order = _EpochOrder(self._settings, epoch)
-            batches = sum(map(order.count, range(self._settings.pools)))
-            self._counted = epoch, batches
-        return self._counted[1]
+            self._counted[epoch] = sum(map(order.count, range(self._settings.pools)))
+        return self._counted[epoch]
 
 
 class _Settings(NamedTuple):

@@ -120,7 +120,7 @@ def _plan(
         seed = agreement.seed(settings, seeds, saved, seed)
     rank = rank_with_own_streams(settings, share)
     if not settings.iterable:
-        _tell_of_epoch(settings.index_sampler, position, session, shares_out=rank is not None)
+        _tell_of_epoch(settings.index_sampler, position, session)
     # 3. What is drawn before the first batch.
     draws = seeds.begin_epoch(seed, settings.generator, saved)
     shared_seed = draws.shared_seed(settings.dataset)
@@ -155,7 +155,7 @@ def _plan(
         share=share,
     )
     undo.callback(feed.end)
-    counted = session.stats.begin_epoch()
+    counted = session.stats.begin_epoch(ahead=session.is_ahead, kept=not is_new)
     undo.callback(counted.end)
     calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
     feed.start(calling)
@@ -196,23 +196,34 @@ def _prepared_pipes(
     return prepare_pipes(settings, workers, shared_seed, new=new)
 
 
-def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares_out: bool) -> None:
+def _tell_of_epoch(sampler: Any, position: Position, session: Session) -> None:
     """Tell the sampler which epoch goes on, and the user if the order is that of the one before.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         position: Where the epoch begins; has one lane.
         session: Of the loader.
-        shares_out: Whether the sampler shares the data out between ranks.
     """
     (lane,) = position.lanes
-    state, seen, last = position.saved, session.seen_number, session.run.last
+    state = position.saved
     if state is not None:
         saved = SavedEpoch(lane.sampler_epoch, bool(state["begun"]), has_ended(state))
-        tell_of_epoch(sampler, seen, saved)
-    elif shares_out and last is not None and last.position.finished:
-        warn_of_same_order(sampler, seen)
+        tell_of_epoch(sampler, session.seen_number, saved)
+    elif not session.is_ahead:
+        warn_of_order(sampler, session)
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
+
+
+def warn_of_order(sampler: Any, session: Session) -> None:
+    """Warn if the epoch that is due has the order of the one before, as nobody called `set_epoch`.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        session: Of the loader.
+    """
+    last = session.run.last
+    if last is not None and last.position.finished:
+        warn_of_same_order(sampler, session.seen_number)
 
 
 def open_sampler_pass(

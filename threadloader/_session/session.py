@@ -126,10 +126,10 @@ class Session:
         1. The last epoch of ``run`` is the one that the kept threads and the seeds are of.
 
     Threads:
-        agreement_of, renew, restore_dataset, next_position, add, put_back: compatible, with
-            ``planning`` held.
+        agreement_of, renew, restore_dataset, next_position, lanes_between, add, put_back:
+            compatible, with ``planning`` held.
         load, state: consumer.
-        close, statistics: shared.
+        close, throw_away, statistics: shared.
     """
 
     def __init__(self, settings: Settings, run: RunState) -> None:
@@ -161,6 +161,8 @@ class Session:
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
         self.skip = 0  # batches of a sampler that the next epoch leaves out, without a state
+        self.ahead: Any = None  # the `Ahead` of an epoch that was begun before its `iter`, if any
+        self.is_ahead = False  # whether it is the session in which that one began
 
     @property
     def is_here(self) -> bool:
@@ -220,7 +222,7 @@ class Session:
         if saved is not None:
             position = Position.of(saved["epoch"], saved)
         else:
-            lanes = self._lanes_between(settings)
+            lanes = self.lanes_between(settings)
             position = Position(epoch, lanes, turn=len(lanes) - 1)
         if not (settings.iterable or position.lanes):
             position.lanes.append(Lane())
@@ -255,12 +257,25 @@ class Session:
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
+    def twin(self) -> Session:
+        """Return one in which the next epoch begins ahead, while in this one none has begun."""
+        twin = copy.copy(self)
+        twin.kept_workers, twin.is_ahead = copy.copy(self.kept_workers), True
+        return twin
+
+    def throw_away(self) -> None:
+        """End the epoch that was begun before its `iter`, if there is one.  Idempotent."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None:
+            ahead.end()
+
     def load(self, state: State | None) -> None:
         """Let the next epoch continue from a state, with new threads and replicas.
 
         Args:
             state: As `ThreadLoader.state_dict` returned it; None for the beginning.
         """
+        self.throw_away()
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         with self.planning:  # another thread may be about to begin an epoch
@@ -268,6 +283,7 @@ class Session:
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
+        self.throw_away()
         self.kept_workers.close()
         self.ring.clear()
 
@@ -285,7 +301,7 @@ class Session:
                 "epoch": seeds.epoch,
                 "begun": False,
                 "draws": seeds.state(settings.generator, kept=kept),
-                "lanes": [lane.state() for lane in self._lanes_between(settings)],
+                "lanes": [lane.state() for lane in self.lanes_between(settings)],
             }
             order = order_between(settings.index_sampler, settings.generator)
             if order is not None:
@@ -343,7 +359,7 @@ class Session:
             return None
         return (snapshot_between if iterable else snapshot)(settings.dataset)
 
-    def _lanes_between(self, settings: Settings) -> list[Lane]:
+    def lanes_between(self, settings: Settings) -> list[Lane]:
         """Return the lanes of the next epoch, with the states of the user's objects before it."""
         last = self.run.last
         finished = last is not None and last.position.finished

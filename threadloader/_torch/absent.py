@@ -42,9 +42,9 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-default_generator = draw_shared_seed = open_rank_store = rank_and_world = _nothing
+current_modes = default_generator = draw_shared_seed = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
-is_extended = is_module = is_shared = is_subset = permutes = _no
+is_extended = is_module = is_pipe = is_shared = is_subset = permutes = _no
 as_iterable_dataset = unwrapped = _itself
 array_of = dense_nbytes = stack_into = tensor_of = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing

@@ -64,6 +64,7 @@ __all__ = [
     "is_dataset",
     "is_extended",
     "is_module",
+    "is_pipe",
     "is_shared",
     "is_subset",
     "open_rank_store",
@@ -320,14 +321,14 @@ def open_rank_store() -> Any:
     return prefixed(f"threadloader/{attempt}", store)
 
 
-def _is_pipe(dataset: object) -> bool:
+def is_pipe(dataset: object) -> bool:
     """Whether ``dataset`` is an iterable data pipe."""
     return isinstance(dataset, IterDataPipe)
 
 
 def unwrapped(dataset: Any) -> Any:
     """Return a pipe without DataLoader's wrapper for pickling, which threads do not need."""
-    return getattr(dataset, "_datapipe", dataset) if _is_pipe(dataset) else dataset
+    return getattr(dataset, "_datapipe", dataset) if is_pipe(dataset) else dataset
 
 
 def draw_shared_seed(dataset: object, generator: Any) -> int | None:
@@ -336,7 +337,7 @@ def draw_shared_seed(dataset: object, generator: Any) -> int | None:
     Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
     torch/utils/data/dataloader.py.
     """
-    if not _is_pipe(dataset):
+    if not is_pipe(dataset):
         return None
     if isinstance(generator, np.random.Generator):
         generator = torch.Generator().manual_seed(int(generator.integers(1 << 63)))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 __all__ = [
+    "current_modes",
     "get_worker_info",
     "grad_enabled",
     "inherited_modes",
@@ -53,14 +54,7 @@ def inherited_modes() -> Callable[[ExitStack], None]:
     Returns:
         Lets the calling thread have the same, until the stack is closed when it ends.
     """
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    accelerator = torch.accelerator.current_accelerator()
-    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
-    autocast = {
-        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
-    }
-    cache = torch.is_autocast_cache_enabled()
-    device = _default_device()
+    grad, inference, autocast, cache, device, _ = current_modes()
     adopt_device = adopted_device()
 
     def adopt(life: ExitStack) -> None:
@@ -78,6 +72,19 @@ def inherited_modes() -> Callable[[ExitStack], None]:
             torch.set_default_device(device)
 
     return adopt
+
+
+def current_modes() -> tuple[bool, bool, dict[str, Any], bool, torch.device | None, int]:
+    """Return what torch keeps for the calling thread; the last is its current device's index."""
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+    autocast = {
+        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
+    }
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    cache, device = torch.is_autocast_cache_enabled(), _default_device()
+    index = torch.accelerator.current_device_index() if _accelerator_in_use() else 0
+    return grad, inference, autocast, cache, device, index
 
 
 def _default_device() -> torch.device | None:
@@ -98,10 +105,8 @@ def adopted_device() -> Callable[[], None]:
 
     A new thread starts with device 0, and its first call to that device makes a context.
     """
-    accelerator = torch.accelerator.current_accelerator()
-    module = None if accelerator is None else torch.get_device_module(accelerator)
-    # Asking for its current device would make a context where there is none yet.
-    if module is None or not getattr(module, "is_initialized", bool)():
+    module = _accelerator_in_use()
+    if module is None:
         return _nothing
     index = torch.accelerator.current_device_index()
 
@@ -111,6 +116,16 @@ def adopted_device() -> Callable[[], None]:
             ignore_captures()
 
     return adopt
+
+
+def _accelerator_in_use() -> Any:
+    """Return torch's module of the accelerator; None if it was not used yet.
+
+    Asking for its current device would make a context where there is none yet.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    return module if getattr(module, "is_initialized", bool)() else None
 
 
 def _nothing() -> None:

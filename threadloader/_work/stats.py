@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from operator import attrgetter, sub
 from threading import Lock, get_ident
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -233,7 +233,7 @@ class Stats:
     Threads:
         open, samples, total, snapshot, epoch, recent, busy: shared.
         retire: the worker that owns the record, once, as its last act.
-        begin_epoch: planner.
+        begin_epoch, begin_again: planner.
         note: consumer.
         copied: copier, or the consumer.
     """
@@ -249,6 +249,9 @@ class Stats:
         self._ended = Sums()  # of threads that ended; and of copying
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
         self._begun: Rows = []  # when the last epoch began; replaced whole
+        # Of an epoch that was begun before its ``iter()``: its records, and what counts of each
+        # until then.
+        self._ahead: dict[Counters, tuple[Any, ...]] = {}
         self._recent: deque[Sums] = deque(maxlen=RECENT)
 
     def open(self, number: int | None = None) -> Counters:
@@ -260,31 +263,70 @@ class Stats:
         counters = Counters(thread=get_ident(), number=number)
         with self._lock:
             self._open.append(counters)
+            if self._ahead:
+                self._ahead[counters] = _NOTHING
         return counters
 
     def retire(self, counters: Counters) -> None:
         """Fold the record of a thread that ends into the sums."""
         with self._lock:
+            if counters not in self._open:  # as `_forget_ahead` has taken it out
+                return
             self._open.remove(counters)
             self._ended = _added([VALUES(self._ended), VALUES(counters)])
 
-    def begin_epoch(self) -> Deliveries:
+    def begin_epoch(self, *, ahead: bool = False, kept: bool = False) -> Deliveries:
         """Return what counts the deliveries of an epoch that begins.
 
         A small epoch takes 200 us, so nothing is added up here that can be later.
+
+        Args:
+            ahead: Whether nothing counts of it until `begin_again`.
+            kept: Whether it is loaded by the threads of the epoch before.
         """
         now = perf_counter()
         with self._lock:
-            deliveries = next(filter(_HAS_ENDED, self._deliveries), None)
+            if self._ahead:
+                self._forget_ahead()
+            told = self.last if ahead else None  # of it is told until ``iter()``
+            ended = (each for each in self._deliveries if each.ended and each is not told)
+            deliveries = next(ended, None)
             if deliveries is None:
                 deliveries = Deliveries()
                 self._deliveries.append(deliveries)
-            self._begun = self._read(now)
-            self.epochs += 1
-            deliveries.begin(now)
-            self.last = deliveries
-            self._recent.clear()
+            if ahead:
+                mine = [deliveries, *self._open] if kept else [deliveries]
+                self._ahead = dict(zip(mine, map(VALUES, mine), strict=True))
+                deliveries.begin(now)
+            else:
+                self._begin(deliveries, now)
         return deliveries
+
+    def begin_again(self, deliveries: Deliveries) -> None:
+        """Let an epoch that was begun ahead begin; what its threads have made is its own."""
+        now = perf_counter()
+        with self._lock:
+            self._ahead.pop(deliveries, None)
+            self._begin(deliveries, now)
+            self._ahead = {}
+
+    def _forget_ahead(self) -> None:
+        """Count nothing of an epoch that was begun ahead and thrown away; with ``_lock`` held."""
+        for each, before in self._ahead.items():
+            if before is _NOTHING and each in self._open:
+                self._open.remove(each)
+            else:
+                unseen = tuple(map(sub, before, VALUES(each)))
+                self._ended = _added([VALUES(self._ended), unseen])
+        self._ahead = {}
+
+    def _begin(self, deliveries: Deliveries, now: float) -> None:
+        """Let an epoch be the last one.  Call with ``_lock`` held."""
+        self._begun = self._read(now)
+        self.epochs += 1
+        deliveries.begin(now)
+        self.last = deliveries
+        self._recent.clear()
 
     @property
     def latest(self) -> float:
@@ -373,10 +415,16 @@ class Stats:
         """Read all records; for the arguments see `snapshot`.  Call with ``_lock`` held."""
         inline = sum(each.busy_seconds for each in self._deliveries)
         here = Sums(now, 0, *(used or process_use()), inline_seconds=inline)
-        return list(map(VALUES, (here, self._ended, *self._deliveries, *self._open)))
+        records = (here, self._ended, *self._deliveries, *self._open)
+        rows = list(map(VALUES, records))
+        if self._ahead:
+            read = dict(zip(records, rows, strict=True))
+            for each, before in self._ahead.items():
+                rows.append(tuple(map(sub, before, read.get(each) or VALUES(each))))
+        return rows
 
 
-_HAS_ENDED = attrgetter("ended")
+_NOTHING = VALUES(Sums())
 
 
 def _added(rows: Iterable[tuple[Any, ...]]) -> Sums:
