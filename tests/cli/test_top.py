@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -13,11 +15,12 @@ from pathlib import Path
 import pytest
 from support.patience import PATIENCE
 
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.cli import main
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and terminals of POSIX")
 
-# Its sample 137 never ends; or its loop does nothing behind batch 3.
+# Its sample 137 never ends, and its index may have no text; or its loop waits behind batch 3.
 SCRIPT = """
 import sys, threading
 from threadloader import ThreadLoader
@@ -27,14 +30,19 @@ class Photos:
         return 4000
 
     def __getitem__(self, index):
-        if index == 137 and sys.argv[1] == "sample":
+        if index == 137 and sys.argv[1] != "loop":
             self.wait_for_ever()
         return index
 
     def wait_for_ever(self):
         threading.Event().wait()
 
-loader = ThreadLoader(Photos(), 4, threads=2, output="numpy")
+class Index(int):
+    def __repr__(self):
+        raise ValueError
+
+indices = list(map(Index if sys.argv[1] == "text" else int, range(4000)))
+loader = ThreadLoader(Photos(), 4, sampler=indices, threads=2, output="numpy")
 for number, batch in enumerate(loader):
     if number == 3:
         print("loads", flush=True)
@@ -58,14 +66,38 @@ def running(what: str, **environment: str) -> Iterator[str]:
             process.kill()
 
 
-def test_a_sample_that_hangs_is_shown_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    told, end = "", time.perf_counter() + PATIENCE
+def told_once(
+    pid: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """Return a screen that has the words, which are no longer to be waited for."""
+    monkeypatch.setattr("threadloader.cli.top.SILENT_SECONDS", PATIENCE)
+    end = time.perf_counter() + PATIENCE
+    while time.perf_counter() < end:
+        assert main(["top", pid, "--once"]) == 0
+        told = capsys.readouterr().out
+        if words in told:
+            return told
+    return ""
+
+
+def test_a_sample_that_hangs_is_shown_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with running("sample") as pid:
-        while "index 137" not in told and time.perf_counter() < end:  # it may be just before
-            assert main(["top", pid, "--once"]) == 0
-            told = capsys.readouterr().out
-    for words in ("Photos", "epoch 0, batch 34", "index 137 of batch 34", "in wait_for_ever"):
-        assert words in told
+        told = told_once(pid, "index 137 of batch 34", monkeypatch, capsys)
+        assert told_once(pid, "index 137", monkeypatch, capsys), "it goes on to answer"
+    assert "Photos" in told
+    assert "batch 34, " in told
+    assert ("in wait_for_ever" in told) == gil_is_enabled()
+
+
+def test_an_index_that_has_no_text_does_no_harm_to_the_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("threadloader.cli.top.SILENT_SECONDS", 0.5)
+    with running("text") as pid:
+        assert main(["top", pid, "--once"]) == 1
+    assert "has asked for a batch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("what", "off"), [("loop", {}), ("sample", {"THREADLOADER_TOP": "0"})])
@@ -89,13 +121,14 @@ def test_a_screen_follows_the_other_until_ctrl_c_and_leaves_nothing_behind() -> 
         with subprocess.Popen([*command, pid], stdout=follower, stderr=follower) as top:
             os.close(follower)
             shown = b""
-            while shown.count(b"index 137 of batch 34") < 6:  # twice on each screen
+            while shown.count(b"index 137 of batch 34") < 3:
+                assert select.select([leader], [], [], PATIENCE)[0]
                 shown += os.read(leader, 4096)
-            top.send_signal(2)
+            top.send_signal(signal.SIGINT)
             assert top.wait(PATIENCE) == 130
         os.close(leader)
         assert b"\x1b[H" in shown
-    from threadloader._epoch.hanging import FOLDER  # noqa: PLC0415  # of this user
+    from threadloader._epoch.asked import FOLDER  # noqa: PLC0415  # of this user
 
     assert not [*Path(FOLDER).glob(f"{pid}*")]
     assert Path(FOLDER).stat().st_mode & 0o077 == 0
@@ -108,7 +141,7 @@ def test_a_folder_that_others_may_enter_is_not_used(
     folder = tmp_path / "asked"
     folder.mkdir()
     folder.chmod(mode)
-    monkeypatch.setattr("threadloader._epoch.hanging.FOLDER", str(folder))
+    monkeypatch.setattr("threadloader._epoch.asked.FOLDER", str(folder))
     assert main(["top", str(os.getpid()), "--once"]) == 2
     assert "is not a folder of yours alone" in capsys.readouterr().err
     assert not [*folder.iterdir()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -201,7 +202,10 @@ def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
             handle.close()
 
 
-def test_no_epoch_begins_ahead_beside_one_that_has_an_environment_open(tmp_path: Path) -> None:
+def test_no_epoch_begins_ahead_beside_one_that_has_an_environment_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "threadloader")
     lmdb_environment(tmp_path).close()
 
     class Opens:
@@ -222,3 +226,4 @@ def test_no_epoch_begins_ahead_beside_one_that_has_an_environment_open(tmp_path:
                 if number == start_behind:
                     loader.start()
             loader.start()
+    assert sum("start() has no effect" in text for text in caplog.messages) >= 3

@@ -18,7 +18,7 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from threadloader._epoch.hanging import Patience, is_asked
+from threadloader._epoch.hanging import Patience
 from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
@@ -263,8 +263,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._stats.note(counted, now - entered, self.moment)
-                    self._answer_if_asked()
+                    self._note_call(counted, now - entered)
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error
@@ -520,11 +519,18 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             seconds = perf_counter() - began - (counted.busy_seconds - here)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
 
-    def _answer_if_asked(self) -> None:
-        """Tell `threadloader top` what the epoch is in."""
-        if is_asked():
-            from threadloader._epoch.asked import answer  # noqa: PLC0415  # rarely needed
+    def _note_call(self, counted: Deliveries, seconds: float) -> None:
+        """Note a call of ``next()`` that took long, or that ended when a snapshot is due."""
+        due = 0.0 < counted.due <= counted.latest
+        self._stats.note(counted, seconds, self.moment)
+        if due:
+            self._answer_if_asked()
 
+    def _answer_if_asked(self) -> None:
+        """Tell `threadloader top` what the epoch is in; called once a second."""
+        from threadloader._epoch.asked import answer, is_asked  # noqa: PLC0415  # not at once
+
+        if is_asked():
             label = f"{self._name}, {type(self._dataset).__name__}"
             counted = self.moment(), self._num_yielded
             answer(label, self._stats, self._progress, self._setup(), *counted)

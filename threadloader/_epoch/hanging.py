@@ -7,7 +7,6 @@ out.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from itertools import dropwhile
 from pathlib import Path
@@ -30,20 +29,8 @@ if TYPE_CHECKING:
 WARNED_SECONDS = 30.0  # without a batch, until the consumer is told; far more than batches take
 MOST_STACKS = 3
 MOST_FRAMES = 20  # of a stack, the innermost
-_OURS, _LIBRARY = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 ASKED_SECONDS = 1.0  # of a wait, from one look whether `threadloader top` asks to the next
-# Where it asks: one place for all shells and jobs of a user, whatever their TMPDIR.
-FOLDER = (
-    f"/tmp/threadloader-{os.getuid()}"  # noqa: S108  # `is_private` is asked before it is used
-    if hasattr(os, "getuid")
-    else f"{os.environ.get('LOCALAPPDATA', '.')}\\threadloader-top"
-)
-
-
-def is_asked() -> bool:
-    """Whether `threadloader top` asks this process what it is in; in 3 us."""
-    asked = f"{FOLDER}/{os.getpid()}"
-    return os.path.exists(asked) and os.environ.get("THREADLOADER_TOP") != "0"  # noqa: PTH110
 
 
 class Patience:
@@ -189,34 +176,11 @@ def _stack(frame: object) -> str:
 
     if frame is None:
         return ""
-    return "\n" + "".join(traceback.format_list(_users(frame)[-MOST_FRAMES:])).rstrip("\n")
-
-
-def place_of(thread: int) -> str:
-    """Return where a thread is in the user's code, "data.py:12 in load", and in what that calls.
-
-    Args:
-        thread: Its identifier.
-    """
-    frame = sys._current_frames().get(thread)  # noqa: SLF001  # documented, in spite of its name
-    if frame is None:
-        return ""
-    users = _users(frame)
-    # With a system's Python, packages lie in a folder of the library's.
-    theirs = [it for it in users if not it.filename.startswith(_LIBRARY)] or users[:1]
-    told = theirs[-1], users[-1]
-    places = [f"{Path(it.filename).name}:{it.lineno} in {it.name}" for it in told]
-    return " > ".join(dict.fromkeys(places))
-
-
-def _users(frame: object) -> list[FrameSummary]:
-    """Return a stack from the user's first frame on."""
-    import traceback  # noqa: PLC0415  # nearly never needed
-
     frames = traceback.extract_stack(frame)  # type: ignore[arg-type]  # a frame, or None
-    return list(dropwhile(_is_ours, frames)) or frames  # all of it may be ours: a row is written
+    users = list(dropwhile(is_ours, frames)) or frames  # all of it may be ours: a row is written
+    return "\n" + "".join(traceback.format_list(users[-MOST_FRAMES:])).rstrip("\n")
 
 
-def _is_ours(frame: FrameSummary) -> bool:
+def is_ours(frame: FrameSummary) -> bool:
     """Whether a frame is one of the package's, or of the thread's beginning."""
     return frame.filename.startswith(_OURS) or Path(frame.filename).stem == "threading"

@@ -10,6 +10,7 @@ Until `iter` all is as if no epoch had begun.  So to throw it away is to end its
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from hashlib import blake2b
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -121,12 +122,15 @@ class Ahead:
     def __init__(self, session: Session, settings: Settings) -> None:
         names = ("dataset", "collate_fn", "transform", "worker_init_fn")
         found = walked({name: getattr(settings, name) for name in names})
-        # What a library keeps is its own.
-        self._objects = [
+        roots = [getattr(settings, name) for name in names]
+        roots = [each for each in roots if hasattr(each, "__dict__")]
+        # What a library keeps is its own.  What the user gave counts, whether it is copied or not.
+        copied = [
             each
             for each, twin in found.values()
             if each is not twin and kind_of(each) is not Kind.OPENED
         ]
+        self._objects = list({id(each): each for each in [*roots, *copied]}.values())
         self._basis = self._basis_of(session, settings)
         self._before = self._begun = OrderStates(settings)
         self._session, self._kept = session.twin(), session.kept_workers.workers
@@ -217,8 +221,13 @@ def _content(settings: Settings) -> str:
     if isinstance(listed, _torch.Tensor):
         array = _torch.array_of(listed)
         listed = listed.tolist() if array is None else array
-    content = listed.tobytes() if isinstance(listed, np.ndarray) else repr(listed).encode()
-    return f"{length_of(settings.dataset)} {blake2b(content).hexdigest()}"
+    if isinstance(listed, np.ndarray):
+        return f"{length_of(settings.dataset)} {blake2b(listed.tobytes()).hexdigest()}"
+    content: Any = None
+    with suppress(TypeError):  # of batches of indices, say
+        # Of a million numbers that takes a fifth of their text's time.
+        content = hash(tuple(listed)) if isinstance(listed, (list, tuple)) else None
+    return f"{length_of(settings.dataset)} {repr(listed) if content is None else content}"
 
 
 def _are_same(now: Any, before: Any) -> bool:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 DESCRIPTION = """\
-Show what the loaders of a running process are in: batches ready, what each thread does, the samples
-that took longest, and the verdict.  The process needs no preparation; it must be of the same user.
+Show what the loaders of a running process are in: batches ready, what each thread does, and the
+verdict.  The process needs no preparation; it must be of the same user.
 """
 SILENCE = """\
 No loop of process {pid} has asked for a batch, or waited for one, for {seconds}: it is in a step of
@@ -29,7 +29,7 @@ its own, or in a sample that the calling thread makes; or it does not load with 
 """
 POLL_SECONDS = 0.1  # until the first answer
 SILENT_SECONDS = 3.0  # without an answer, which a loop that loads gives each second
-MOST_SLOWEST = 5
+GONE_SECONDS = 30.0  # behind the latest answer, after which another one is shown no more
 CLEAR = "\033[H\033[J"
 
 
@@ -52,49 +52,57 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: There is no such process, or no private folder to ask in.
     """
-    from threadloader._epoch.asked import is_private
-    from threadloader._epoch.hanging import FOLDER
+    from threadloader._epoch.asked import ASKS_SECONDS, FOLDER, is_private
 
-    folder, pid = Path(FOLDER), arguments.pid
+    folder, pid, began = Path(FOLDER), arguments.pid, time.time()
     if not _lives(pid):
         raise CommandError(f"there is no process {pid}", code=2)
     with suppress(OSError):  # which is told below
         folder.mkdir(mode=0o700, exist_ok=True)
     if not is_private(folder):
         raise CommandError(f"{folder} is not a folder of yours alone", code=2)
-    asked, began = folder / str(pid), time.time()
-    slowest: dict[str, float] = {}
+    asked = folder / str(pid)
     try:
-        asked.touch()
         while _lives(pid):
-            answers = _answers(folder, pid)
-            silent = time.time() - max((each["time"] for each in answers), default=began)
-            lines = [line for each in answers for line in _lines(each, slowest)]
-            lines += _slowest(slowest)
+            asked.touch()  # again and again: another `top` may have ended meanwhile
+            answers = [each for each in _answers(folder, pid) if each["time"] >= began]
+            latest = max((each["time"] for each in answers), default=began)
+            silent = time.time() - latest
+            lines = [
+                line
+                for each in answers
+                if each["time"] >= latest - GONE_SECONDS  # an epoch before, as a rule
+                for line in _lines(each)
+            ]
             if silent > SILENT_SECONDS:
-                lines.append(paragraph(SILENCE.format(pid=pid, seconds=in_seconds(silent))))
+                lines += ["", paragraph(SILENCE.format(pid=pid, seconds=in_seconds(silent)))]
             if lines:
                 _show([f"process {pid}, {time.strftime('%H:%M:%S')}", *lines], arguments.once)
                 if arguments.once:
                     return int(silent > SILENT_SECONDS)
-            time.sleep(arguments.seconds if lines else POLL_SECONDS)
+            time.sleep(min(arguments.seconds, ASKS_SECONDS / 2) if lines else POLL_SECONDS)
         print(f"process {pid} has ended")
         return 0
     finally:
         for path in (asked, *folder.glob(f"{pid}-*")):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def _lives(pid: int) -> bool:
-    """Whether there may be such a process."""
+    """Whether there may be such a process.
+
+    Raises:
+        CommandError: It is another user's.
+    """
     if os.name == "nt":  # there signal 0 is Ctrl-C
         return True
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except PermissionError as error:
+        raise CommandError(f"process {pid} is another user's", code=2) from error
+    except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # of another user
-        return True
     return True
 
 
@@ -102,7 +110,7 @@ def _answers(folder: Path, pid: int) -> list[dict[str, Any]]:
     """Return the latest answers of all loaders of a process."""
     answers = []
     for path in sorted(folder.glob(f"{pid}-*.json")):
-        with suppress(FileNotFoundError):  # another one that watches has ended
+        with suppress(OSError):  # another one that watches has ended, or it is just written
             answers.append(json.loads(path.read_text(encoding="utf-8")))
     return answers
 
@@ -116,11 +124,11 @@ def _show(lines: Sequence[str], once: bool) -> None:
     print("\n".join(lines), flush=True)
 
 
-def _lines(told: dict[str, Any], slowest: dict[str, float]) -> list[str]:
-    """Return the lines of one loader, and note how long its samples have taken."""
+def _lines(told: dict[str, Any]) -> list[str]:
+    """Return the lines of one loader."""
     rate, wait = told["samples_per_second"], told["wait_share"]
     figures = [
-        f"epoch {told['epoch']}, batch {told['batches']:,}",
+        f"batch {told['batches']:,}",
         *([] if rate is None else [f"{rate:,.0f} samples/s"]),
         *([] if wait is None else [f"the loop waits {wait:.0%}"]),
         f"{told['done']} of {told['planned']} batches ready",
@@ -131,23 +139,12 @@ def _lines(told: dict[str, Any], slowest: dict[str, float]) -> list[str]:
     lines = ["", told["loader"] + ago, "  " + ", ".join(figures)]
     if told["waits_seconds"] > 1:
         lines.append(f"  waits for a batch since {in_seconds(told['waits_seconds'])}")
-    rows = []
-    for task in told["tasks"]:
-        seconds = task["seconds"]
-        slowest[task["task"]] = max(seconds, slowest.get(task["task"], 0.0))
-        rows.append([str(task["thread"]), task["task"], in_seconds(seconds), task["place"]])
+    rows = [
+        [str(task["thread"]), task["task"], in_seconds(task["seconds"]), task["place"]]
+        for task in told["tasks"]
+    ]
     if rows:
         lines += [f"  {line}" for line in table(("thread", "is in", "for", "at"), rows, 4)]
     if told["verdict"]:
         lines.append(paragraph(told["verdict"], "  ", "  "))
     return lines
-
-
-def _slowest(slowest: dict[str, float]) -> list[str]:
-    """Return the lines of what was seen to take longest; forget all else."""
-    kept = sorted(slowest.items(), key=lambda each: -each[1])[:MOST_SLOWEST]
-    slowest.clear()
-    slowest.update(kept)
-    if not kept:
-        return []
-    return ["", "seen to take longest:", *(f"  {in_seconds(it[1]):>9}  {it[0]}" for it in kept)]
