@@ -236,8 +236,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
 
     def hand_over(self) -> None:
         """Go on for the caller of ``iter()``, which is here only now, long after `start`."""
-        if self._threads is not None:
-            self._threads.begin_again(self._counted.latest)  # when it had begun ahead
+        # All else is as it was when it had begun, its context variables, too.
+        self._tuner.leave_out(perf_counter() - self._counted.latest)
         if self._first_samples is not None:
             self._first_samples.watch(self._users_dataset)  # the end of another epoch forgets all
         self._stats.begin_again(self._counted)

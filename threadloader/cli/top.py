@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -65,28 +64,39 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         while _lives(pid):
             asked.touch()  # again and again: another `top` may have ended meanwhile
-            answers = [each for each in _answers(folder, pid) if each["time"] >= began]
-            latest = max((each["time"] for each in answers), default=began)
-            silent = time.time() - latest
-            lines = [
-                line
-                for each in answers
-                if each["time"] >= latest - GONE_SECONDS  # an epoch before, as a rule
-                for line in _lines(each)
-            ]
-            if silent > SILENT_SECONDS:
-                lines += ["", paragraph(SILENCE.format(pid=pid, seconds=in_seconds(silent)))]
+            silent, lines = _screen(folder, pid, began)
             if lines:
                 _show([f"process {pid}, {time.strftime('%H:%M:%S')}", *lines], arguments.once)
                 if arguments.once:
-                    return int(silent > SILENT_SECONDS)
+                    return int(silent)
             time.sleep(min(arguments.seconds, ASKS_SECONDS / 2) if lines else POLL_SECONDS)
         print(f"process {pid} has ended")
+        return 0
+    except KeyboardInterrupt:  # the way to end it
         return 0
     finally:
         for path in (asked, *folder.glob(f"{pid}-*")):
             with suppress(OSError):
                 path.unlink()
+
+
+def _screen(folder: Path, pid: int, began: float) -> tuple[bool, list[str]]:
+    """Return whether no answer has come for a while, and the lines to show; none yet.
+
+    Args:
+        folder: Where answers are.
+        pid: Of whom.
+        began: When the first one was asked for; those before are of nobody who lives.
+    """
+    answers = [each for each in _answers(folder, pid) if each["time"] >= began]
+    latest = max((each["time"] for each in answers), default=began)
+    # An epoch before is left out, as a rule of a loader that is gone.
+    shown = [each for each in answers if each["time"] >= latest - GONE_SECONDS]
+    lines = [line for each in shown for line in _lines(each)]
+    silent = time.time() - latest
+    if silent > SILENT_SECONDS:
+        lines += ["", paragraph(SILENCE.format(pid=pid, seconds=in_seconds(silent)))]
+    return silent > SILENT_SECONDS, lines
 
 
 def _lives(pid: int) -> bool:
@@ -118,10 +128,7 @@ def _answers(folder: Path, pid: int) -> list[dict[str, Any]]:
 def _show(lines: Sequence[str], once: bool) -> None:
     """Print a screen, over the one before on a terminal, which no name of a path controls."""
     lines = [printable(line) for each in lines for line in each.split("\n")]
-    if sys.stdout.isatty() and not once:
-        columns = shutil.get_terminal_size().columns
-        lines = [CLEAR, *(line[:columns] for line in lines)]
-    print("\n".join(lines), flush=True)
+    print("\n".join([CLEAR] * (sys.stdout.isatty() and not once) + lines), flush=True)
 
 
 def _lines(told: dict[str, Any]) -> list[str]:
@@ -136,7 +143,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
     ]
     age = time.time() - told["time"]
     ago = f", {in_seconds(age)} ago" if age > SILENT_SECONDS else ""
-    lines = ["", told["loader"] + ago, "  " + ", ".join(figures)]
+    lines = ["", told["loader"] + ago, paragraph(", ".join(figures), "  ", "  ")]
     if told["waits_seconds"] > 1:
         lines.append(f"  waits for a batch since {in_seconds(told['waits_seconds'])}")
     rows = [
