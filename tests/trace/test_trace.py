@@ -15,7 +15,7 @@ import pytest
 from support.acting import Acting
 from support.chrome_format import Trace, read_trace
 from support.fake_device import FakeDevice
-from support.patience import PATIENCE, Spawn
+from support.patience import PATIENCE, Spawn, becomes
 
 from threadloader import ThreadLoader
 
@@ -173,7 +173,7 @@ def test_the_consumers_row_has_waiting_planning_and_the_loop_body(spawn: Spawn, 
 
     def consume(loader: ThreadLoader[Any]) -> None:
         iterator = iter(loader)
-        spawn(gate.set)
+        spawn(lambda: becomes(lambda: loader.statistics().epoch.wait_seconds > 0) and gate.set())
         list(iterator)
 
     late = Acting(26, lambda _: gate.wait(PATIENCE), row)
