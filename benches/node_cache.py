@@ -4,8 +4,8 @@
 
 1. Four processes read all of a file of 64 MiB from a web server on this machine, all in the same
    order, without a cache, with one folder each, and with one folder for all.  The server counts.
-2. Photos are decoded by `ImageFolder`, and read from `Cached`, in a loop in this thread and through
-   a loader with as many threads as cores.  The two take turns.
+2. Photos are decoded by `ImageFolder`, and read from `Cached` in a folder and in memory, in a loop
+   in this thread and through a loader with as many threads as cores.  They take turns.
 """
 
 from __future__ import annotations
@@ -116,8 +116,14 @@ def epochs(folder: Path, rounds: int) -> list[list[str]]:
     for size in (None, 224):
         decoded = ImageFolder(folder / "photos", size=size)
         cached = Cached(decoded, folder / "cache", key=f"photos, size={size}", checks=0)
-        list(map(cached.__getitem__, range(PHOTOS)))  # the first epoch
-        named = {f"decoded, size={size}": decoded, f"kept, size={size}": cached}
+        memory = Cached(decoded, memory=PHOTOS * MIB, checks=0)
+        for each in (cached, memory):
+            list(map(each.__getitem__, range(PHOTOS)))  # the first epoch
+        names = ("decoded", "in a folder", "in memory")
+        named = {
+            f"{name}, size={size}": each
+            for name, each in zip(names, (decoded, cached, memory), strict=True)
+        }
         loops: dict[str, list[float]] = {name: [] for name in named}
         rates: dict[str, list[float]] = {name: [] for name in named}
         for _ in range(rounds):

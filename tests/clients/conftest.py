@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,3 +55,30 @@ def the_environment_is_put_back() -> Iterator[None]:
 def files_go_to_a_folder_of_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let packages write beside the test, and nowhere else."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def vision() -> Iterator[None]:
+    """Import torchvision, whose operators a CPU build of torch may lack."""
+    torch = pytest.importorskip("torch")
+    register = torch.library.register_fake
+
+    def lenient(*given: Any, **named: Any) -> Any:
+        decorate = register(*given, **named)
+
+        def or_not(function: Any) -> Any:
+            try:
+                return decorate(function)
+            except RuntimeError:  # there is no operator of this name
+                return function
+
+        return or_not
+
+    torch.library.register_fake = lenient
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip("torchvision.transforms", exc_type=ImportError)
+            yield
+    finally:
+        torch.library.register_fake = register

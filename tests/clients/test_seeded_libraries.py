@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -56,32 +54,6 @@ class Augmented(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return (self.transform(self.images[index]),)
-
-
-@pytest.fixture(scope="module")
-def vision() -> Iterator[None]:
-    """Import torchvision, whose operators a CPU build of torch may lack."""
-    register = torch.library.register_fake
-
-    def lenient(*given: Any, **named: Any) -> Any:
-        decorate = register(*given, **named)
-
-        def or_not(function: Any) -> Any:
-            try:
-                return decorate(function)
-            except RuntimeError:  # there is no operator of this name
-                return function
-
-        return or_not
-
-    torch.library.register_fake = lenient
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            pytest.importorskip("torchvision.transforms", exc_type=ImportError)
-            yield
-    finally:
-        torch.library.register_fake = register
 
 
 @pytest.mark.usefixtures("vision")

@@ -69,6 +69,7 @@ def in_third_epoch(dataset: Any) -> Any:
 MAKE: dict[str, Callable[[], Any]] = {
     "ArrayDataset": lambda: ArrayDataset({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}),
     "Cached": lambda: Cached(range(3), "kept", key="a"),
+    "Cached in memory": lambda: Cached(range(3), memory="1 MiB"),
     "ImageFolder": image_folder,
     "Mixture": lambda: in_third_epoch(Mixture({"a": (range(9), 1), "b": (range(7), 2)})),
     "MixtureStream": lambda: in_third_epoch(Mixture({"a": (Rows(9), 1), "b": (range(7), 2)})),
@@ -82,6 +83,7 @@ MAKE: dict[str, Callable[[], Any]] = {
 READ: dict[str, Callable[[Any], object]] = {
     "ArrayDataset": lambda dataset: {key: row.tolist() for key, row in dataset[1].items()},
     "Cached": lambda dataset: [dataset[row] for row in range(len(dataset))],
+    "Cached in memory": lambda dataset: [dataset[row] for row in range(len(dataset))],
     "ImageFolder": lambda dataset: [(image.tolist(), label) for image, label in dataset],
     "Mixture": lambda dataset: [dataset[position] for position in range(len(dataset))],
     "MixtureStream": list,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from threadloader._tuning import machine as machine_module
-from threadloader._tuning.machine import default_threads, usable_cores
+from threadloader._tuning.machine import default_threads, free_memory, usable_cores
 
 
 class Machine:
@@ -64,6 +64,30 @@ def test_a_quota_bounds_the_cores(case: str, machine: Machine) -> None:
     for path, text in files.items():
         machine.write(f"cgroup/{path}", text)
     assert machine.cores() == cores
+
+
+MEMORY = {  # the process's groups, None outside Linux; the group's limit and use; bytes free
+    "no group": ("0::/", {}, 8 << 20),
+    "outside Linux": (None, {}, None),
+    "no limit": ("0::/job", {"max": "max", "current": "5"}, 8 << 20),
+    "a limit": ("0::/job", {"max": "9000", "current": "7000", "stat": "inactive_file 0"}, 2000),
+    "files in it": (
+        "0::/job",
+        {"max": "9000", "current": "7000", "stat": "anon 5\ninactive_file 20\nactive_file 300"},
+        2320,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MEMORY)
+def test_what_is_free_is_that_of_the_machine_and_of_the_group(case: str, machine: Machine) -> None:
+    groups, files, free = MEMORY[case]
+    if groups is not None:
+        machine.write("proc/self/cgroup", groups)
+        machine.write("proc/meminfo", "MemFree: 1024 kB\nMemAvailable: 8192 kB\nSwapFree: 99 kB")
+    for name, text in files.items():
+        machine.write(f"cgroup/job/memory.{name}", text)
+    assert free_memory(str(machine.root / "cgroup"), str(machine.root / "proc")) == free
 
 
 @pytest.mark.parametrize(

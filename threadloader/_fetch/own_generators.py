@@ -261,7 +261,12 @@ def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
         # What seeds its parts does so from its own seed.
         below = seed if hasattr(type(value), "set_random_state") else above
         if len(found) < OBJECTS:
-            found += [(part, f"{path}.{name}", below) for name, part in named.items()]
+            # With a cache around them they draw what they draw without one.
+            cache = "dataset" if hasattr(type(value), "cache_use") else None
+            found += [
+                (part, path if name == cache else f"{path}.{name}", below)
+                for name, part in named.items()
+            ]
     return places
 
 
@@ -283,6 +288,12 @@ def _prepare(value: Any) -> None:
     waits = getattr(value, "seed", None) is not None and getattr(value, "generator", 0) is None
     if makes is not None and waits:
         makes(value)
+
+
+def generators_in(root: Any) -> list[_Generator]:
+    """Return the generators that an object leads to, each once."""
+    found = (place.get() for place in _places_in(root, seeds=False))
+    return list({id(own.it): own for own in found if own is not None}.values())
 
 
 # Seeds and states

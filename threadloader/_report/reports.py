@@ -157,5 +157,8 @@ def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Ver
     from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
     from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
 
-    setup = Setup.of(tuner, has_workers, iterable)._replace(first=stats.epochs <= 1)
+    use = stats.cache_use()
+    cached = use.kept / use.samples if use is not None and use.is_full else 1.0
+    setup = Setup.of(tuner, has_workers, iterable)
+    setup = setup._replace(first=stats.epochs <= 1, cached=cached)
     return verdict_of(interval_of(*stats.epoch(), setup.running), setup)

@@ -64,6 +64,7 @@ class Setup(NamedTuple):
     tuned: bool  # whether the number of threads is found while the loop runs
     iterable: bool = False  # whether the dataset is read in its own order
     first: bool = False  # whether the verdict is on the loader's first epoch
+    cached: float = 1.0  # the share of the samples that a cache in memory has, if it is full
 
     @classmethod
     def of(cls, tuner: Tuner, has_workers: bool, iterable: bool) -> Setup:
@@ -103,6 +104,8 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
         batch = in_words(i.inline_seconds / i.batches)
         how = f", as the calling thread makes the batches itself ({batch} each)"
     sentence = f"Loading took {lost:.0%} of the loop's time{how}: {found}."
+    if setup.cached < 1.0:
+        sentence += f" The cache holds {setup.cached:.0%}: each epoch reads the rest again."
     return Verdict(kind, lost, sentence, advice)
 
 

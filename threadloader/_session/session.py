@@ -18,6 +18,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
+from threadloader._fetch.parts import attributes
 from threadloader._order.ranks import epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._resume import (
@@ -30,7 +31,7 @@ from threadloader._resume import (
     snapshot_between,
 )
 from threadloader._session.kept_workers import KeptWorkers
-from threadloader._work.stats import Stats
+from threadloader._work.stats import Stats, no_cache
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.stats import Sums
     from threadloader._work.workers import Workers
+    from threadloader.datasets._cached.cached import CacheUse
 
 
 class LastEpoch(NamedTuple):
@@ -110,6 +112,7 @@ class Statistics:
     epoch: Interval  # since the last ``iter()``
     recent: Interval  # the last five seconds or so of it, or the last batches if those are slower
     epochs: int  # that were begun
+    cache: CacheUse | None  # of the `Cached` in the dataset; None where there is none
     slots: RingStatistics
     skipped_count: int  # samples left out
     skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
@@ -153,7 +156,7 @@ class Session:
         self.ring = new_ring(settings)
         self.collation = new_collation(settings, self.ring)
         self._memory = settings.device, settings.pinned
-        self.stats = Stats()
+        self.stats = Stats(_use_of_cache(settings.dataset))
         _mark_stages_if_asked()
         self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
@@ -339,6 +342,7 @@ class Session:
             epoch=interval_of(*stats.epoch(), running),
             recent=interval_of(*stats.recent(), running),
             epochs=stats.epochs,
+            cache=stats.cache_use(),
             slots=self.ring.statistics(),
             skipped=skipped,
             skipped_count=skipped_count,
@@ -382,6 +386,16 @@ def _mark_stages_if_asked() -> None:
         from threadloader._trace.ranges import mark_with_nvtx  # noqa: PLC0415  # rarely used
 
         mark_with_nvtx()
+
+
+def _use_of_cache(dataset: Any) -> Callable[[], CacheUse | None]:
+    """Return what tells the use of the `Cached` in a dataset, by its attributes ``dataset``."""
+    for _ in range(10):
+        if hasattr(type(dataset), "cache_use"):
+            return dataset.cache_use  # type: ignore[no-any-return]
+        inner = (part for name, part, _ in attributes(dataset) if name == "dataset")
+        dataset = next(inner, None)
+    return no_cache
 
 
 def _no_epoch() -> None:

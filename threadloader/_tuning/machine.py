@@ -1,4 +1,4 @@
-"""What this process may use of the machine: cores, and how long a thread waits for a core.
+"""What this process may use of the machine: cores, how long it waits for one, and memory.
 
 ``os.cpu_count()`` counts the machine's cores.  In a container, under ``taskset`` or as one of
 several ranks on a host a process may use fewer, and threads beyond that only wait.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 
 
 def default_threads() -> int:
@@ -87,6 +88,45 @@ def _group_quota(group: str) -> float | None:
         return int(quota) / int(period) if int(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # no such group or controller, or "max"
         return None
+
+
+def free_memory(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> int | None:
+    """Return the bytes that this process may still take without swapping; None if unknown.
+
+    What the system caches of files it gives back when it is asked.
+
+    Args:
+        cgroups: Where the cgroup file system is mounted.
+        proc: Where the process file system is mounted.
+
+    Source: "memory.max" in the kernel's Documentation/admin-guide/cgroup-v2.rst.
+    """
+    free = [_group_memory(group) for group in _groups(cgroups, proc)]
+    with suppress(OSError, ValueError):  # not Linux
+        free.append(1024 * _numbers(f"{proc}/meminfo", b"MemAvailable:"))
+    return min((each for each in free if each is not None), default=None)
+
+
+def _group_memory(group: str) -> int | None:
+    try:
+        most, used = (int(_read(f"{group}/memory.{name}")) for name in ("max", "current"))
+        return most - used + _numbers(f"{group}/memory.stat", b"active_file", b"inactive_file")
+    except (OSError, ValueError):  # no such group or controller, or "max"
+        return None
+
+
+def _numbers(path: str, *names: bytes) -> int:
+    """Return the sum of some numbers in a file of names and numbers.
+
+    Raises:
+        OSError: It can't be read.
+        ValueError: It has none of them.
+    """
+    lines = map(bytes.split, _read(path).splitlines())
+    found = [int(line[1]) for line in lines if line and line[0] in names]
+    if not found:
+        raise ValueError("no such number")
+    return sum(found)
 
 
 def run_delay() -> float:

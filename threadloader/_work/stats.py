@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from threadloader._threads.pool import ThreadGroup
+    from threadloader.datasets._cached.cached import CacheUse
 
 
 TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
@@ -214,6 +215,10 @@ def process_use() -> tuple[float, int]:
     return seconds or process_time(), nbytes
 
 
+def no_cache() -> None:
+    """Stand for what a dataset without caches has."""
+
+
 SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next
 LONG_SECONDS = 1e-4  # of a call of ``next()``: shorter ones are not sorted by their time
 RECENT = 6  # snapshots for the rates of the last seconds
@@ -227,6 +232,9 @@ Moment: TypeAlias = tuple[int, int, int]
 class Stats:
     """Hands out records to worker threads and epochs, and adds them up.
 
+    Args:
+        use: Returns what the `Cached` in the dataset has; None where there is none.
+
     Invariants, whenever ``_lock`` is not held:
         1. Each open record belongs to one thread that has not called `retire`.
 
@@ -238,7 +246,8 @@ class Stats:
         copied: copier, or the consumer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, use: Callable[[], CacheUse | None] = no_cache) -> None:
+        self.cache_use = use
         # Of the epoch that began last; replaced whole.
         self.last: Deliveries | None = None
         self.told = False  # whether the consumer was told what it waits for; read and written whole

@@ -35,8 +35,9 @@ class Loaded:
         return np.full((7, index % 5 + 1), index + self.shift, np.int32), index
 
 
-def cached(dataset: Any, folder: Path, **options: Any) -> Cached:
-    return Cached(dataset, folder, **{"key": "test", "checks": 0, **options})
+def cached(dataset: Any, folder: Path, way: str = "folder", **options: Any) -> Cached:
+    place: dict[str, Any] = {"folder": folder} if way == "folder" else {"memory": "1 MiB"}
+    return Cached(dataset, **place, **{"key": "test", "checks": 0, **options})
 
 
 def equal(found: Any, index: int, shift: int = 0) -> bool:
@@ -62,8 +63,11 @@ def test_a_sample_is_loaded_once_also_for_other_objects_and_copies(tmp_path: Pat
     assert not again.dataset.times
 
 
+@pytest.mark.parametrize("way", ["folder", "memory"])
 @pytest.mark.parametrize("threads", [0, 4])
-def test_a_loader_gives_the_same_batches_with_a_cache(tmp_path: Path, threads: int) -> None:
+def test_a_loader_gives_the_same_batches_with_a_cache(
+    tmp_path: Path, threads: int, way: str
+) -> None:
     def augmented(sample: Any) -> Any:
         return sample[0][:, :1] + random.randrange(10) + sample_rng().integers(10), sample[1]
 
@@ -74,7 +78,7 @@ def test_a_loader_gives_the_same_batches_with_a_cache(tmp_path: Path, threads: i
     options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 5, "output": "numpy"}
     plain = ThreadLoader(Augmented(), threads=threads, **options)
     source = Loaded()
-    dataset = cached(source, tmp_path, transform=augmented)
+    dataset = cached(source, tmp_path, way, transform=augmented)
     loader = ThreadLoader(dataset, threads=threads, **options)
     for _ in range(3):
         for found, wanted in zip(loader, plain, strict=True):
@@ -105,6 +109,11 @@ def test_some_samples_that_are_found_are_compared_with_what_the_dataset_returns(
     assert source.times == Counter(range(3))
     with pytest.raises(DataError, match=r"another sample 1 .* 'test'.*new key"):
         cached(Loaded(7), tmp_path, checks=1)[1]
+    dataset = cached(source, tmp_path, "memory", checks=1)
+    assert equal(dataset[1], 1)
+    source.shift = 7
+    with pytest.raises(DataError, match=r"another sample 1 .* 'test'"):
+        dataset[1]
 
 
 # Looked up when they are called: those of a loader's workers are others.
@@ -134,13 +143,14 @@ class Drawing:
         return index
 
 
+@pytest.mark.parametrize("way", ["folder", "memory"])
 @pytest.mark.parametrize("swallows", [False, True])
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
-    tmp_path: Path, draw: str, threads: int, *, swallows: bool
+    tmp_path: Path, draw: str, threads: int, way: str, *, swallows: bool
 ) -> None:
-    dataset = cached(Drawing(DRAWS[draw], swallows=swallows), tmp_path)
+    dataset = cached(Drawing(DRAWS[draw], swallows=swallows), tmp_path, way)
     with (
         ThreadLoader(dataset, 4, threads=threads, seed=1) as loader,
         pytest.raises(DataError, match=r"sample \d+ of 'test' drew random numbers"),

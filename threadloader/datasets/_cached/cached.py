@@ -1,28 +1,32 @@
-"""Cached: what a dataset returned is kept in a folder, and read from there instead.
+"""Cached: what a dataset returned is kept, in a folder or in memory, and found there instead.
 
 Only what is always the same may be kept.  So a dataset that draws random numbers is refused, and
-each process loads some of the samples that it finds again, and compares.
+some of the samples that are found are loaded again, and compared.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._rng.isolation import redirecting
-from threadloader._rng.streams import here
+from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
+from threadloader.datasets._cached.prefix import Prefix, watching
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
-from threadloader.errors import DataError
+from threadloader.errors import DataError, warn_user
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from threadloader.datasets._cached.prefix import Split
 
     Dataset = _torch.Dataset[Any]
 else:
@@ -30,32 +34,57 @@ else:
 
 
 _FORMAT = 1  # of the folder
+_OFTEN = 1000  # samples that a thread finds, of which one is compared
+
+
+class CacheUse(NamedTuple):
+    """What a cache has, and how often it was of use, in this process."""
+
+    found: int  # samples that were kept when they were asked for
+    loaded: int  # samples that were loaded from the dataset, those for comparison not counted
+    kept: int = 0  # samples in memory; 0 of a folder
+    samples: int = 0  # of the dataset
+    nbytes: int = 0  # of memory, taken
+    is_full: bool = False  # whether a sample did not fit into the memory
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of the samples asked for that were kept."""
+        return self.found / max(1, self.found + self.loaded)
 
 
 class Cached(Dataset):
-    """A dataset whose samples are kept in a folder, for other epochs, threads and processes.
+    """A dataset whose samples are kept: in a folder, or in memory that all threads share.
 
-    Of all threads and processes of a node that want a sample, one loads it, and all others read
-    what it kept.  Random augmentation comes after the cache: it is the ``transform``.
+    A folder serves other epochs, threads and processes; memory the threads of this process.  Of all
+    that want a sample, one loads it, and all others get what it kept.  Random augmentation comes
+    after the cache: it is the ``transform``.  Or, with memory, it is in the dataset's own pipeline
+    of transforms: then what comes before the first random one is kept.
 
-    A sample comes back as equal values of the same types: numbers, strings, bytes, None, arrays
-    (which may be written), dense tensors on the CPU and Pillow's images (pixels, mode and size
-    only), alone or in tuples, lists and dicts.
+    A sample comes back as equal values of the same types.  In a folder: numbers, strings, bytes,
+    None, arrays, dense tensors on the CPU and Pillow's images (pixels, mode
+    and size only), alone or in tuples, lists and dicts.  In memory: all that ``copy.deepcopy``
+    takes.  It may be changed: whoever asks gets a copy.
 
     Args:
         dataset: A map-style dataset that returns the same sample whenever it is asked.
         folder: On a disk of the node.  It may have samples of several datasets.
-        key: What names the data and all that is done to it, ``"imagenet-256-v2"`` say.  What was
-            kept under another key, or for a dataset of another length or class, is not used.
+        key: For a folder: what names the data and all that is done to it, ``"imagenet-256-v2"``
+            say.  What was kept under another key, or for a dataset of another length or class, is
+            not used.
+        memory: Instead of a folder: the most bytes to take, ``8 << 30`` or ``"8GiB"``.  Less is
+            taken where less is free.
         transform: Applied to each sample after the cache; may draw random numbers.
-        cache_bytes: Bound on what is kept of this dataset.  Each process may exceed it by a 64th.
-            Nothing makes room: what does not fit is loaded each time.
+        cache_bytes: Bound on what is kept of this dataset in the folder.  Each process may exceed
+            it by a 64th.  Nothing makes room, here or in memory: what does not fit is loaded each
+            time.
         checks: Samples that each process loads again when it finds them, to compare them with what
             is kept.
 
     Raises:
         TypeError: The dataset has no length or no samples by index.
-        ValueError: ``key`` is empty, or a number is negative.
+        ValueError: There are both folder and memory, or neither; or no ``key`` for the folder; or a
+            number is negative.
 
     Threads:
         all: shared.
@@ -66,9 +95,10 @@ class Cached(Dataset):
     def __init__(
         self,
         dataset: Any,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
         *,
-        key: str,
+        key: str = "",
+        memory: int | str | None = None,
         transform: Callable[[Any], Any] | None = None,
         cache_bytes: int = 100 << 30,
         checks: int = 4,
@@ -76,7 +106,10 @@ class Cached(Dataset):
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             msg = f"a dataset with a length and samples by index is needed, not {dataset!r}"
             raise TypeError(msg)
-        if not key or not isinstance(key, str):
+        if (folder is None) is (memory is None):
+            msg = f"a folder or memory is needed, not both: {folder=}, {memory=}"
+            raise ValueError(msg)
+        if folder is not None and not (key and isinstance(key, str)):
             msg = f"key={key!r}: a text is needed that names the data and what is done to it"
             raise ValueError(msg)
         if cache_bytes < 1 or checks < 0:
@@ -84,19 +117,25 @@ class Cached(Dataset):
             raise ValueError(msg)
         self.dataset, self.key, self.transform = dataset, key, transform
         self._length = len(dataset)
-        kind = type(dataset)
-        name = json.dumps([_FORMAT, key, self._length, kind.__module__, kind.__qualname__])
-        place = Path(folder).expanduser() / blake2b(name.encode(), digest_size=10).hexdigest()
-        self._store = FolderCache(place, cache_bytes, makes_room=False)
-        # Copies of this dataset, one for each worker, share it.  It may be counted down once too
-        # often or too rarely if two threads do so at once.
-        self._checks = [checks]
+        self._samples: InMemory | _InFolder
+        if memory is not None:
+            self._samples = InMemory(nbytes_of(memory))
+        else:
+            kind = type(dataset)
+            name = json.dumps([_FORMAT, key, self._length, kind.__module__, kind.__qualname__])
+            place = Path(folder or "").expanduser()
+            place /= blake2b(name.encode(), digest_size=10).hexdigest()
+            self._samples = _InFolder(FolderCache(place, cache_bytes, makes_room=False))
+        # Copies of this dataset, one for each worker, share these.
+        self._counts = _Counts(checks)
+        self._prefix = None if memory is None else Prefix.of(dataset)
 
     def __len__(self) -> int:
         return self._length
 
     def __repr__(self) -> str:
-        return f"Cached({self.dataset!r}, {str(self._store.folder.parent)!r}, key={self.key!r})"
+        key = f", key={self.key!r}" if self.key else ""
+        return f"Cached({self.dataset!r}, {self._samples!r}{key})"
 
     def __getitem__(self, index: int) -> Any:
         """Return a sample.
@@ -111,90 +150,182 @@ class Cached(Dataset):
         if not 0 <= place < self._length:
             msg = f"index {index} is out of range for {self._length:,} samples"
             raise IndexError(msg)
-        found = self._kept(place)
+        found = self._find(place)
+        self._counts.add(found=found is not None)
         sample = self._loaded(place) if found is None else found[0]
         return sample if self.transform is None else self.transform(sample)
 
-    def _kept(self, index: int) -> tuple[Any] | None:
+    def cache_use(self) -> CacheUse:
+        """Return what is kept, and how often samples were found."""
+        loaded, found = self._counts.total()
+        use, memory = CacheUse(found, loaded, samples=self._length), self._samples
+        if isinstance(memory, InMemory):
+            use = use._replace(kept=len(memory), nbytes=memory.used, is_full=memory.is_full)
+        return use
+
+    def _find(self, index: int) -> tuple[Any] | None:
         """Return the sample that is kept; None if there is none."""
-        record = self._store.read(str(index))
-        if record is None:
+        found = self._samples.find(index)
+        if found is None or (self._prefix is not None and self._prefix.given_up):
             return None
-        try:
-            sample = unpacked(index, record)
-        except ValueError:  # damaged, by a power failure say
+        is_due = self._counts.is_due()
+        if self._prefix is not None:
+            return self._finished(self._prefix, index, found[0], is_due=is_due)
+        if is_due:
+            self._compare(index)
+        return found
+
+    def _finished(
+        self, prefix: Prefix, index: int, split: Split, *, is_due: bool
+    ) -> tuple[Any] | None:
+        """Return the sample that is kept in part, compared with a loaded one if that is due."""
+        if prefix.has_changed(self.dataset):
+            self._give_up(prefix, "it has other transforms than before")
             return None
-        if self._checks[0] > 0:
-            self._checks[0] -= 1
-            self._compare(index, record)
+        if not is_due:
+            return (prefix.finish(self.dataset, split),)
+        same, sample = prefix.is_as_loaded(self.dataset, split, index)
+        if not same:
+            self._give_up(prefix, f"sample {index} is another now, of the same random numbers")
         return (sample,)
+
+    def _give_up(self, prefix: Prefix, reason: str) -> None:
+        if not prefix.given_up:  # two threads at once say it twice
+            prefix.given_up = True
+            self._samples.clear()
+            warn_user(
+                f"nothing is kept any more of {self._name}, since {reason}: what its transforms do "
+                "follows from a clock, a global, a generator that nobody knows of, or what you set"
+            )
 
     def _loaded(self, index: int) -> Any:
         """Load a sample and keep it, or wait for who does."""
-        with self._store.making(str(index)):
-            found = self._kept(index)
+        with self._samples.making(index):
+            found = self._find(index)
             if found is not None:
                 return found[0]
-            record = self._load(index)
-            self._store.write(str(index), record)
-        return unpacked(index, record)  # the same as it will be from now on
+            if self._prefix is not None and isinstance(self._samples, InMemory):
+                return self._split(self._prefix, self._samples, index)
+            return self._samples.keep(index, self._load(index))
 
-    def _load(self, index: int) -> bytes:
-        """Return the record of a sample, from the dataset."""
-        with _no_draws(f"sample {index} of {self.key!r}", str(self._store.folder)):
-            sample = self.dataset[index]
-        return packed(index, sample)
+    def _split(self, prefix: Prefix, memory: InMemory, index: int) -> Any:
+        """Load a sample, and keep what comes before the first random transform."""
+        if prefix.given_up:
+            return self.dataset[index]
+        sample, split = prefix.load(self.dataset, index, partial(self._refused, index))
+        if split is not None:
+            memory.give(index, split)
+        return sample
 
-    def _compare(self, index: int, record: bytes) -> None:
+    def _load(self, index: int) -> Any:
+        """Return a sample, from the dataset."""
+        with watching(partial(self._refused, index)):
+            return self.dataset[index]
+
+    def _compare(self, index: int) -> None:
         """Load a sample again, and compare it with what is kept.
 
         Raises:
             DataError: They differ.
         """
-        if self._load(index) != record:
+        if not self._samples.has(index, self._load(index)):
             msg = (
-                f"the dataset returns another sample {index} than the one kept under the key "
-                f"{self.key!r}: give it a new key if data or code have changed; if it is random, "
-                "put what is random after the cache: Cached(..., transform=...)"
+                f"the dataset returns another sample {index} than the one kept of {self._name}: "
+                "give it a new key if data or code have changed; if it is random, put what is "
+                "random after the cache: Cached(..., transform=...)"
             )
-            raise DataError(msg, str(self._store.folder))
+            raise DataError(msg, self._place)
+
+    def _refused(self, index: int) -> DataError:
+        msg = (
+            f"sample {index} of {self._name} drew random numbers, or seeded them, and a cache "
+            "would give the same ones in all epochs: put what is random after the cache: "
+            "Cached(..., transform=...)"
+        )
+        return DataError(msg, self._place)
+
+    @property
+    def _name(self) -> str:
+        return repr(self.key) if self.key else type(self.dataset).__name__
+
+    @property
+    def _place(self) -> str:
+        return repr(self._samples)
 
 
-class _NoDraws:
-    """A stream that nobody may draw from; see `threadloader._rng.stream.Stream`."""
+class _InFolder:
+    """Samples in a folder, a record each; as `InMemory`.
 
-    def __init__(self, sample: str, folder: str) -> None:
-        self._sample, self._folder = sample, folder
-        self._drawn = False
+    Threads:
+        all: shared, also with other processes.
+    """
 
-    def __getattr__(self, _: str) -> Any:
-        self._drawn = True
-        self.check()
+    def __init__(self, store: FolderCache) -> None:
+        self._store = store
 
-    def check(self) -> None:
-        """Raise an error if somebody drew, and went on after the error."""
-        if self._drawn:
-            msg = (
-                f"{self._sample} drew random numbers, or seeded them, and a cache would give the "
-                "same ones in all epochs: put what is random after the cache: "
-                "Cached(..., transform=...)"
-            )
-            raise DataError(msg, self._folder)
+    def __repr__(self) -> str:
+        return str(self._store.folder)
+
+    def find(self, index: int) -> tuple[Any] | None:
+        """Return the sample that is kept; None if there is none."""
+        record = self._store.read(str(index))
+        try:
+            return None if record is None else (unpacked(index, record),)
+        except ValueError:  # damaged, by a power failure say
+            return None
+
+    def making(self, index: int) -> AbstractContextManager[None]:
+        """Load a sample, or wait for who does."""
+        return self._store.making(str(index))
+
+    def clear(self) -> None:
+        """Do nothing: what is kept in a folder was compared."""
+
+    def keep(self, index: int, sample: Any) -> Any:
+        """Keep a sample if there is room, and return it as it will be from now on."""
+        record = packed(index, sample)
+        self._store.write(str(index), record)
+        return unpacked(index, record)
+
+    def has(self, index: int, sample: Any) -> bool:
+        """Whether the sample that is kept is equal to this one."""
+        return self._store.read(str(index)) in (None, packed(index, sample))
 
 
-@contextmanager
-def _no_draws(sample: str, folder: str) -> Iterator[None]:
-    """Let the calling thread, if it is a loader's, draw no random numbers."""
-    before = here.stream
-    if before is None:  # not in a loader: draws are nobody's business there
-        yield
-        return
-    refusing = _NoDraws(sample, folder)
-    here.stream = refusing
-    try:
-        # The calling thread of a loader may draw from torch's default generator.
-        with redirecting():
-            yield
-    finally:
-        here.stream = before
-    refusing.check()
+class _Counts:
+    """How often samples were found: each thread has its own counts.
+
+    Args:
+        checks: Samples that are still to be compared.  It may be counted down once too often or too
+            rarely if two threads do so at once.
+
+    Threads:
+        all: shared.
+    """
+
+    def __init__(self, checks: int) -> None:
+        self.checks = self._checks = checks
+        self._of: dict[int, list[int]] = {}  # by thread: loaded, found
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> _Counts:
+        return self
+
+    def is_due(self) -> bool:
+        """Whether a sample that was found is to be compared."""
+        if self.checks > 0:
+            self.checks -= 1
+            return True
+        return self._checks > 0 and self._mine()[1] % _OFTEN == _OFTEN - 1
+
+    def add(self, *, found: bool) -> None:
+        """Count a sample."""
+        self._mine()[found] += 1
+
+    def _mine(self) -> list[int]:
+        thread = get_ident()
+        return self._of.get(thread) or self._of.setdefault(thread, [0, 0])
+
+    def total(self) -> tuple[int, int]:
+        """Return how many samples were loaded, and how many were found."""
+        counts = list(self._of.values())
+        return sum(loaded for loaded, _ in counts), sum(found for _, found in counts)

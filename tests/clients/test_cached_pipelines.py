@@ -1,0 +1,97 @@
+"""Pipelines of other libraries in a `Cached`: batches are those without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from threadloader import ThreadLoader
+from threadloader.datasets import Cached
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    for number in range(12):
+        pixels = np.random.default_rng(number).integers(0, 256, 40 * 50 * 3, np.uint8)
+        path = tmp_path / "photos" / "cats" / f"{number}.ppm"
+        path.write_bytes(b"P6 50 40 255\n" + pixels.tobytes())
+    return tmp_path / "photos"
+
+
+def folder(photos: Path, transform: Any) -> Any:
+    import torchvision  # noqa: PLC0415  # what is tested
+
+    return torchvision.datasets.ImageFolder(photos, transform)
+
+
+def first_version(photos: Path) -> Any:
+    t = pytest.importorskip("torchvision.transforms")
+    steps = [t.Resize(32), t.RandomCrop(24), t.RandomHorizontalFlip(), t.ToTensor()]
+    return folder(photos, t.Compose([*steps, t.Normalize([0.5], [0.5], inplace=True)]))
+
+
+def second_version(photos: Path) -> Any:
+    t = pytest.importorskip("torchvision.transforms.v2")
+    return folder(
+        photos, t.Compose([t.ToImage(), t.Resize(32), t.RandomCrop(24), t.ColorJitter(1)])
+    )
+
+
+def sequential(photos: Path) -> Any:
+    torch, t = pytest.importorskip("torch"), pytest.importorskip("torchvision.transforms.v2")
+    return folder(photos, torch.nn.Sequential(t.PILToTensor(), t.Resize(32), t.RandomCrop(24)))
+
+
+class Arrays:
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        image = np.random.default_rng(index).integers(0, 256, (40, 50, 3), np.uint8)
+        return self.transform(image=image)["image"], index
+
+
+def albumentations(_: Path) -> Any:
+    a = pytest.importorskip("albumentations", exc_type=ImportError)
+    crop = a.RandomCrop(24, 24)
+    return Arrays(a.Compose([a.Resize(32, 40), crop, a.HorizontalFlip(p=0.5), a.Normalize()]))
+
+
+def monai(_: Path) -> Any:
+    t, data = pytest.importorskip("monai.transforms"), pytest.importorskip("monai.data")
+    items = [{"image": np.random.default_rng(n).random((1, 40, 50))} for n in range(12)]
+    crop = t.RandSpatialCropd(["image"], (24, 24), random_size=False)
+    steps = [t.EnsureTyped(["image"]), t.Resized(["image"], (32, 40)), crop]
+    return data.Dataset(items, t.Compose([*steps, t.RandFlipd(["image"], 0.5)]))
+
+
+PIPELINES = (first_version, second_version, sequential, albumentations, monai)
+
+
+@pytest.mark.usefixtures("vision")
+@pytest.mark.parametrize("make", PIPELINES)
+def test_batches_are_those_without_a_cache(make: Callable[[Path], Any], photos: Path) -> None:
+    pytest.importorskip("PIL")
+
+    def pixels(dataset: Any, threads: int) -> list[bytes]:
+        def collated(samples: list[Any]) -> bytes:
+            images = [each["image"] if isinstance(each, dict) else each[0] for each in samples]
+            return b"".join(np.asarray(image).tobytes() for image in images)
+
+        options: dict[str, Any] = {"shuffle": True, "seed": 3, "collate_fn": collated}
+        with ThreadLoader(dataset, 4, threads=threads, **options) as loader:
+            return [batch for _ in range(3) for batch in loader]
+
+    wanted = pixels(make(photos), 0)
+    for threads in (0, 3):
+        dataset = Cached(make(photos), memory="10MiB")
+        assert pixels(dataset, threads) == wanted
+        assert dataset.cache_use().kept == 12

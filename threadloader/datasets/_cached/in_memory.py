@@ -1,0 +1,273 @@
+"""Samples in memory: one copy for all threads, within a budget of bytes that counts all of it.
+
+Whoever asks for a sample gets a copy of his own, so nobody can spoil what is kept.  Nothing makes
+room for anything: in each epoch all samples are due once, so the one that would have to go is as
+good as any other.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import sys
+from contextlib import contextmanager
+from threading import Lock, RLock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._tuning.machine import free_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+# What never changes, and so needs no copy.
+PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B")
+_FREE = 256 << 20  # bytes that are left to the rest of the program.  Unmeasured, a choice
+_STEP = 16 << 20  # bytes that are taken before the system is asked again, in some 50 us
+_ENTRY = 150  # bytes of a sample beside its parts: in the dict, and its number
+_ARRAY = 256  # bytes of an array or a tensor beside its elements
+_IMAGE = 1024  # of an image, without 8 for each row
+
+
+def nbytes_of(size: int | str) -> int:
+    """Return a number of bytes.
+
+    Args:
+        size: The number, or a text: ``"8GiB"``, ``"1.5 TB"``.
+
+    Raises:
+        ValueError: It is less than 1, or another text.
+    """
+    if isinstance(size, str) and (found := _SIZE.fullmatch(size.strip())):
+        number, unit, binary = found.groups()
+        size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
+    if not isinstance(size, int) or size < 1:
+        msg = f'memory={size!r}: bytes are needed, at least 1, or a text like "8GiB"'
+        raise ValueError(msg)
+    return size
+
+
+class InMemory:
+    """The samples of one dataset that are kept in memory.
+
+    Copies of the dataset, one for each worker, share it.  A forked process reads what was there,
+    and adds nothing; a pickle is empty.
+
+    Args:
+        nbytes: The budget.
+
+    Invariants, whenever ``_lock`` is not held:
+        1. What is in ``_kept`` takes at most ``_used`` bytes, and that is at most ``nbytes``.
+
+    Threads:
+        all: shared.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.is_full = False  # whether a sample did not fit; only ever becomes True
+        self._process = os.getpid()
+        # By index.  Each is read and written by one call, atomic on both builds; so is the other.
+        self._kept: dict[int, Any] = {}
+        # Who loads a sample.  By process: a forked child must not wait for a thread of its parent.
+        self._making: dict[tuple[int, int], RLock] = {}
+        self._lock = Lock()
+        # All below: written with _lock held; ``_used`` is read without it, whole.
+        self._used = 0
+        self._asked = 0  # bytes: what may be used before the system is asked again
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> InMemory:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InMemory, (self.nbytes,)
+
+    def __repr__(self) -> str:
+        return f"memory={self.nbytes}"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def used(self) -> int:
+        """Bytes that are taken."""
+        return self._used
+
+    def find(self, index: int) -> tuple[Any] | None:
+        """Return a copy of the sample that is kept; None if there is none."""
+        kept = self._kept.get(index, self)  # which no sample is
+        return None if kept is self else (copied(kept),)
+
+    @contextmanager
+    def making(self, index: int) -> Iterator[None]:
+        """Load a sample, or wait for the thread that does."""
+        key, mine = (os.getpid(), index), RLock()
+        with mine:
+            first = self._making.setdefault(key, mine)
+            if first is mine:
+                try:
+                    yield
+                finally:
+                    del self._making[key]
+                return
+        with first:
+            pass
+        yield  # it was kept, or does not fit
+
+    def keep(self, index: int, sample: Any) -> Any:
+        """Keep a copy of a sample if there is room, and return the sample.
+
+        Raises:
+            Exception: What ``copy.deepcopy`` raises, for a part of no kind that is known here.
+        """
+        self.give(index, copied(sample))
+        return sample
+
+    def give(self, index: int, sample: Any) -> None:
+        """Keep a sample, which nobody else has, if there is room."""
+        if os.getpid() == self._process and self._takes(_size(sample, set()) + _ENTRY):
+            self._kept[index] = sample
+
+    def clear(self) -> None:
+        """Drop what is kept."""
+        with self._lock:
+            self._kept.clear()
+            self._used = self._asked = 0
+
+    def has(self, index: int, sample: Any) -> bool:
+        """Whether the sample that is kept is equal to this one."""
+        kept = self._kept.get(index, self)
+        return kept is self or is_same(kept, sample)
+
+    def _takes(self, nbytes: int) -> bool:
+        """Take bytes of the budget, if there are so many, and so many are free."""
+        with self._lock:
+            used = self._used + nbytes
+            fits = used <= self.nbytes
+            if fits and used > self._asked:
+                step, free = max(nbytes, _STEP), free_memory()
+                fits = free is None or free >= step + _FREE
+                self._asked = self._used + step * fits
+            self._used += nbytes * fits
+            self.is_full |= not fits
+        return fits
+
+
+def mapped(
+    value: Any, leaf: Callable[[Any], Any], known: Mapping[int, Any] = MappingProxyType({})
+) -> Any:
+    """Return a value with other parts, in new containers.
+
+    Args:
+        value: The value.
+        leaf: Makes each part that is no container.
+        known: Parts that are made already, by the ids of those in the value.
+    """
+    kind = type(value)
+    if id(value) in known:
+        return known[id(value)]
+    if kind is tuple or kind is list:
+        return kind([mapped(part, leaf, known) for part in value])
+    if kind is dict:
+        return {key: mapped(part, leaf, known) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make(mapped(part, leaf, known) for part in value)
+    return leaf(value)
+
+
+def copied(value: Any, known: Mapping[int, Any] = MappingProxyType({})) -> Any:
+    """Return a copy of a value that shares nothing with it that can be changed.
+
+    Args:
+        value: The value.
+        known: See `mapped`.
+
+    Raises:
+        Exception: What ``copy.deepcopy`` raises, for a part of no kind that is known here.
+    """
+    return mapped(value, _copied, known)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, PLAIN):
+        return value
+    if _is_array(value):
+        return value.copy("K")
+    # A copy of a view by `copy.deepcopy` has all of the memory that it is a view of.
+    if type(value) is _torch.Tensor and not value.requires_grad:
+        return value.clone()
+    return value.copy() if _is_image(value) else copy.deepcopy(value)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two samples have the same values, bit by bit."""
+    content = _content(one)
+    if content is not None:
+        return content == _content(other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, np.ndarray):  # of objects, or of another class
+        return is_same(one.tolist(), other.tolist())
+    if isinstance(one, _torch.Tensor):
+        array = _torch.array_of(one)
+        return one.equal(other) if array is None else is_same(array, _torch.array_of(other))
+    compares: Any = type(one).__eq__
+    if hasattr(one, "__dict__") or compares is object.__eq__:  # nobody can tell more
+        return is_same(getattr(one, "__dict__", {}), getattr(other, "__dict__", {}))
+    return bool(one is other or one == other or (one != one and other != other))  # noqa: PLR0124
+
+
+def _content(value: Any) -> tuple[Any, ...] | None:
+    """Return all that an array or an image is; None of another value."""
+    if _is_array(value):
+        return value.dtype, value.shape, value.tobytes()
+    return (value.mode, value.size, value.tobytes()) if _is_image(value) else None
+
+
+def _is_array(value: Any) -> bool:
+    return type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject
+
+
+def _is_image(value: Any) -> bool:
+    return type(value).__module__.startswith("PIL.") and hasattr(value, "getbands")
+
+
+def _size(value: Any, seen: set[int]) -> int:
+    """Return the bytes that a value takes when it is kept."""
+    if isinstance(value, PLAIN):
+        return sys.getsizeof(value)
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    parts: Any = [vars(value)] if hasattr(value, "__dict__") else ()
+    if isinstance(value, dict):
+        parts = [*value, *value.values()]
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        parts = value
+    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+        parts = value.ravel().tolist()
+    own = _nbytes(value) or sys.getsizeof(value)
+    return own + sum(_size(part, seen) for part in parts)
+
+
+def _nbytes(value: Any) -> int:
+    """Return the bytes of an array, a tensor or an image; 0 of another value."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + _ARRAY
+    if isinstance(value, _torch.Tensor):
+        return _torch.dense_nbytes(value) + _ARRAY
+    if not _is_image(value):
+        return 0
+    width, height = value.size
+    depth = {"1": 1, "L": 1, "P": 1}.get(value.mode, 2 if "16" in value.mode else 4)
+    return int(width * height * depth + 8 * height + _IMAGE)
