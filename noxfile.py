@@ -138,6 +138,13 @@ def clients(session: nox.Session) -> None:
     run_pytest(session, "tests/clients", *(f"tests/{name}" for name in beside))
 
 
+@nox.session(python=["3.11", "3.13t"])
+def stores(session: nox.Session) -> None:
+    """Read from a real S3 server on this machine, which refuses wrong signatures."""
+    install(session, ".[zstd]", "stores")
+    run_pytest(session, "tests/datasets/remote")
+
+
 @nox.session(python="3.11")
 def pillow_simd(session: nox.Session) -> None:
     """Build Pillow-SIMD in Pillow's place, and run the image tests on it."""

@@ -18,6 +18,7 @@ LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
 WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
 # What weak references, the exit, devices and kept memory need.
 OF_THE_PROCESS = {
+    "_processes",
     "_watched",
     "_running",
     "_streams",

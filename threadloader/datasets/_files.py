@@ -62,7 +62,7 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
     """Return files, which are opened when they are first read; URLs share connections and cache.
 
     Args:
-        paths: Local paths, and URLs that fsspec opens (``https://``, ``s3://``, ``hf://``).
+        paths: Local paths, and URLs (``https://``, ``s3://``, ``hf://``).
         options: For URLs only; see `threadloader.datasets._remote.remote_file.RemoteStore`.
 
     Raises:

@@ -293,6 +293,30 @@ def test_where_a_redirect_led_to_may_expire_and_redirects_end(server: RemoteServ
         RemoteFile(server.url("/a"), retries=QUICK).read_at(0, 1)
 
 
+def test_a_file_of_the_hub_is_read_where_it_is_and_the_hub_is_asked_once(
+    server: RemoteServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("hf_login\n")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with serving({"/data.bin": CONTENT}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url(""))
+        found = Status(302, (("Location", server.url("/data.bin?signature=1")),))
+        hub.plan = lambda request: Status(429) if request.number == 0 else found
+        file = RemoteFile("hf://datasets/me/photos@refs/convert/parquet/a b.tar", retries=QUICK)
+        with file.open() as stream:
+            assert stream.read() == CONTENT
+        assert [file.read_at(at, 10) for at in (0, 90)] == [CONTENT[:10], CONTENT[90:100]]
+        path = "/datasets/me/photos/resolve/refs%2Fconvert%2Fparquet/a%20b.tar"
+        assert [request.path for request in hub.requests] == [path] * 2
+        assert hub.requests[0].headers["authorization"] == "Bearer hf_login"
+        assert "authorization" not in server.requests[0].headers
+        given: dict[str, Any] = {"token": False}
+        assert RemoteFile("hf://me/model/a.bin", storage_options=given).read_at(0, 2) == CONTENT[:2]
+        assert hub.requests[-1].path == "/me/model/resolve/main/a.bin"
+        assert "authorization" not in hub.requests[-1].headers
+
+
 def test_another_host_gets_no_credentials(server: RemoteServer) -> None:
     with serving({"/data.bin": CONTENT}) as other:
         to = (("Location", other.url("/data.bin")),)

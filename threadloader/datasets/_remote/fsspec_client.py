@@ -58,7 +58,7 @@ class FsspecClient:
         try:
             from fsspec import get_filesystem_class  # noqa: PLC0415  # optional
         except ModuleNotFoundError:
-            msg = f"{shown_url(url)} is read by fsspec: pip install fsspec (extra: remote)"
+            msg = f"{shown_url(url)}: pip install 'threadloader[remote]', for fsspec and obstore"
             raise ModuleNotFoundError(msg) from None
         try:
             for protocol in _protocols(url):

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from threadloader._threads.waiting import Stop
 from threadloader.datasets._folder_cache import FolderCache
-from threadloader.datasets._remote.client import Version
+from threadloader.datasets._remote.client import MIB, Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
 from threadloader.datasets._remote.http_client import HttpClient, understands
+from threadloader.datasets._remote.hub_client import HubClient
+from threadloader.datasets._remote.obstore_client import ObstoreClient
 from threadloader.datasets._remote.read_ahead import ReadAhead
 from threadloader.datasets._remote.retries import Retries, persist
 from threadloader.datasets._urls import shown_url
@@ -41,11 +43,12 @@ LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its thr
 class RemoteStore:
     """What remote files share: credentials, connections, limits, a cache.
 
-    http and https are read by urllib3, with fsspec's option ``headers``; any other option makes
-    fsspec read them, which needs aiohttp.
+    http and https are read by urllib3, with the option ``headers``; hf likewise, with ``token``;
+    s3, gs and azure by obstore, if that is installed, with its options.  Any other option, and any
+    other URL, is fsspec's.
 
     Args:
-        storage_options: For fsspec's file system of the URLs: credentials, endpoints.
+        storage_options: Credentials, endpoints, and what else the client takes.
         retries: How often a failed read is tried, and when; a number counts all tries.
         connect_timeout: Seconds until there must be a connection.
         read_timeout: Seconds without a byte, and for each MiB, after which a try has failed.
@@ -85,33 +88,60 @@ class RemoteStore:
         )
         self._options = dict(storage_options or {})
         self._timeouts = connect_timeout, read_timeout
-        self.fsspec = FsspecClient(self._options, *self._timeouts)
-        self._http: HttpClient | None = None  # until there is a URL for it
+        self._connect()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RemoteStore:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process opens its own connections, and asks for versions itself.
-        return vars(self) | {"fsspec": FsspecClient(self._options, *self._timeouts), "_http": None}
+        clients = ("_http", "_hub", "_obstore", "_fsspec")
+        return {name: value for name, value in vars(self).items() if name not in clients}
 
-    def client(self, url: str) -> HttpClient | FsspecClient:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make clients, which open connections when they first read."""
+        connect, read = self._timeouts
+        # Until there is a URL for them.
+        self._http: HttpClient | None = None
+        self._hub: HubClient | None = None
+        self._fsspec = FsspecClient(self._options, connect, read)
+        self._obstore = ObstoreClient(self._options, connect, read * (1 + RANGE_BYTES / MIB))
+
+    def client(self, url: str) -> HttpClient | ObstoreClient | FsspecClient:
         """Return the client that reads a URL.
 
         Raises:
-            ModuleNotFoundError: urllib3, or fsspec, or its client for that store, is not installed.
+            ModuleNotFoundError: What reads it is not installed.
             ValueError: fsspec knows no such store, or an option is wrong.
         """
         if url.startswith(("http://", "https://")) and understands(self._options):
             self._http = self._http or HttpClient(self._options, *self._timeouts)
             return self._http
-        self.fsspec.check(url)
-        return self.fsspec
+        if HubClient.opens(url, self._options):
+            self._hub = self._hub or HubClient(self._options, *self._timeouts)
+            return self._hub
+        return self.lister(url)
+
+    def lister(self, pattern: str) -> ObstoreClient | FsspecClient:
+        """Return the client that finds the URLs of a pattern; it reads them, too.
+
+        Raises:
+            Exception: As `client`.
+        """
+        if self._obstore.opens(pattern):
+            return self._obstore
+        self._fsspec.check(pattern)
+        return self._fsspec
 
     def close(self) -> None:
         """Close idle connections; the next read opens new ones."""
-        if self._http is not None:
-            self._http.close()
+        for client in (self._http, self._hub):
+            if client is not None:
+                client.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +166,7 @@ class RemoteFile:
 
     Raises:
         TypeError: Both a store and options are given.
-        ModuleNotFoundError: fsspec, or its client for that store, is not installed.
+        ModuleNotFoundError: What reads that store is not installed.
         ValueError: fsspec knows no such store, or an option is wrong.
 
     Threads:
@@ -315,12 +345,12 @@ def list_remote(pattern: str, **options: Any) -> list[str]:
 
     Raises:
         FileNotFoundError: Nothing matches.
-        ModuleNotFoundError: fsspec, or its client for that store, is not installed.
+        ModuleNotFoundError: What reads that store is not installed.
         RemoteError: The store can't be listed, after all retries.
     """
     store = RemoteStore(**options)
-    store.fsspec.check(pattern)
-    found = persist(partial(store.fsspec.find, pattern), store.retries, pattern, None)
+    find = partial(store.lister(pattern).find, pattern)
+    found = persist(find, store.retries, pattern, None)
     if not found:
         msg = f"nothing matches {shown_url(pattern)}"
         raise FileNotFoundError(msg)

@@ -89,7 +89,7 @@ def _remote(pattern: str, options: dict[str, Any]) -> list[str]:
     # Only in the path: elsewhere a question mark begins the query, and brackets an IPv6 address.
     if not set(urlsplit(pattern).path) & set("*["):
         return [pattern]
-    from threadloader.datasets._remote.remote_file import list_remote  # noqa: PLC0415  # loads fsspec
+    from threadloader.datasets._remote.remote_file import list_remote  # noqa: PLC0415  # few need it
 
     return list_remote(pattern, **options)
 

@@ -1,0 +1,205 @@
+"""Ranges of objects in S3, Google Cloud Storage and Azure, through obstore.
+
+obstore makes its requests in threads of its own, without the GIL.  A forked child has none of these
+threads, and would wait for them for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from threadloader.datasets._remote.client import FetchedRange, TransferError, Version
+from threadloader.datasets._urls import shown_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from obstore import GetOptions
+
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+# Options of s3fs, and what obstore calls them.
+S3FS = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "anon": "skip_signature",
+}
+_PARTS = re.compile(rf"({'|'.join(SCHEMES)})://([^/?#:]+)/([^?#]+)")  # scheme, bucket, name
+_TOKEN = re.compile(r"\*\*/?|\*|\[[^]]+\]|[^*[]+|\[")
+_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
+_STATUS = re.compile(r"status code: (\d{3})")
+_NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(0)}  # ours are outside
+_processes: list[int] = []  # the first one that read, in which obstore's threads are
+
+
+class ObstoreClient:
+    """Reads ranges of objects.
+
+    Args:
+        options: Of obstore's store: its configuration, and ``client_options`` and
+            ``credential_provider``.  The commonest ones of s3fs are understood, too.
+        connect_timeout: Seconds until there must be a connection.
+        timeout: Seconds after which a request has failed.
+
+    Threads:
+        all: shared.
+    """
+
+    def __init__(self, options: Mapping[str, Any], connect_timeout: float, timeout: float) -> None:
+        self._options = dict(options)
+        endpoint = str(options.get("endpoint_url") or options.get("endpoint", ""))
+        self._client_options: dict[str, Any] = {
+            "connect_timeout": timedelta(seconds=connect_timeout),
+            "timeout": timedelta(seconds=timeout),
+            "allow_http": endpoint.startswith("http://"),
+            **self._options.pop("client_options", {}),
+        }
+        self._credentials = self._options.pop("credential_provider", None)
+        # By bucket, and by URL.  No lock: get, setdefault and pop are atomic on both builds.
+        self._stores: dict[str, Any] = {}
+        self._versions: dict[str, Version] = {}
+
+    def opens(self, url: str) -> bool:
+        """Whether obstore reads a URL: it is installed, and knows the store and all options.
+
+        Raises:
+            ValueError: A password in the URL, which obstore would not use; or an option's value is
+                wrong.
+        """
+        try:
+            from obstore.exceptions import (  # noqa: PLC0415  # optional
+                BaseError,
+                UnknownConfigurationKeyError,
+            )
+        except ModuleNotFoundError:
+            return False
+        scheme, _, rest = url.partition("://")
+        if scheme in SCHEMES and ":" in rest.partition("/")[0].rpartition("@")[0]:
+            msg = f"{shown_url(url)}: credentials are not in the URL, but in storage_options="
+            raise ValueError(msg)
+        if not _PARTS.fullmatch(url):
+            return False
+        try:
+            self._place(url)
+        except UnknownConfigurationKeyError:
+            return False
+        except BaseError as error:
+            raise ValueError(f"{shown_url(url)}: {_told(error)}") from None
+        return True
+
+    def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
+        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the object's end.
+
+        Raises:
+            FileNotFoundError: There is no such object, or bucket.
+            TransferError: The request failed.
+            RuntimeError: The process was forked after its parent had read.
+        """
+        import obstore  # noqa: PLC0415  # optional
+        from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415  # the same
+
+        _refuse_forked()
+        store, name = self._place(url)
+        options: GetOptions = {"range": (offset, offset + nbytes)}
+        known = self._versions.get(url)
+        if known is not None and known.tag.startswith('"'):
+            options["if_match"] = known.tag
+        try:
+            try:
+                found = obstore.get(store, name, options=options)
+            except (PreconditionError, BaseError) as error:
+                if not (isinstance(error, PreconditionError) or _status(error) == 416):
+                    raise
+                # Another version; or the object ends before.
+                return FetchedRange(b"", _version(obstore.head(store, name)))
+            version, data = _version(found.meta), bytes(found.bytes())
+        except FileNotFoundError as error:
+            raise FileNotFoundError(_told(error)) from None
+        except BaseError as error:
+            raise TransferError(_told(error), _status(error)) from None
+        if len(data) != min(nbytes, version.size - offset):
+            raise TransferError(f"{len(data):,} bytes came where {nbytes:,} were to be read")
+        self._versions[url] = version
+        return FetchedRange(data, version)
+
+    def find(self, pattern: str) -> list[str]:
+        """Return the URLs that a pattern matches."""
+        import obstore  # noqa: PLC0415  # optional
+
+        _refuse_forked()
+        store, name = self._place(pattern)
+        root = pattern.removesuffix(name)
+        prefix = re.split(r"[*[]", name, maxsplit=1)[0].rpartition("/")[0]
+        matches = re.compile(_expression(name)).fullmatch
+        listed: Iterator[Any] = (
+            each["path"] for found in obstore.list(store, prefix) for each in found
+        )
+        return [root + path for path in listed if matches(path)]
+
+    def forget(self, url: str) -> None:
+        """Ask again for a file's version when it is next read."""
+        self._versions.pop(url, None)
+
+    def _place(self, url: str) -> tuple[Any, str]:
+        """Return the store, and the name in it."""
+        from obstore.store import from_url  # noqa: PLC0415  # optional
+
+        name = url.partition("://")[2].partition("/")[2]
+        root = url.removesuffix(name)
+        store = self._stores.get(root)
+        if store is None:
+            names = S3FS if root.startswith("s3") else {}
+            make: Any = from_url  # typed by the kind of the store
+            made = make(
+                root,
+                config={names.get(name, name): value for name, value in self._options.items()},
+                client_options=self._client_options,
+                retry_config=_NO_RETRIES,
+                credential_provider=self._credentials,
+            )
+            store = self._stores.setdefault(root, made)
+        return store, name
+
+
+def _refuse_forked() -> None:
+    """Raise an error in a forked child whose parent has read."""
+    if not _processes:
+        _processes.append(os.getpid())
+    if _processes[0] != os.getpid():
+        msg = "obstore's threads are not in a forked child: start processes by spawn or forkserver"
+        raise RuntimeError(msg)
+
+
+def _version(meta: Mapping[str, Any]) -> Version:
+    return Version(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
+
+
+def _told(error: Exception) -> str:
+    """Return an error's message, without what is for obstore's developers."""
+    told = str(error).partition("\n\nDebug source:")[0]
+    code, what = (re.search(f"<{tag}>([^<]*)", told) for tag in ("Code", "Message"))
+    if code and what:
+        told = f"{told.partition('<?xml')[0]}{code[1]}: {what[1]}"
+    return " ".join(told.split())
+
+
+def _status(error: Exception) -> int | None:
+    """Return HTTP's status that a message tells."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _expression(pattern: str) -> str:
+    """Return a regular expression for names; only ``**`` matches slashes."""
+    return _TOKEN.sub(lambda found: _WILD.get(found[0]) or _literal(found[0]), pattern)
+
+
+def _literal(token: str) -> str:
+    if len(token) > 1 and token[0] == "[":  # "[!a]"
+        return re.sub(r"^\[!", "[^", token)
+    return re.escape(token)
