@@ -47,6 +47,7 @@ NOT_RUN = {
     "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
+    "media.md": "needs files; tests/clients/test_media.py runs it",
     "profiling.md": "may switch the GIL on; tests/trace/test_profile.py runs it by itself",
     "recipes.md": "several processes; tests/scale_out/test_recipes.py and others run the scripts",
     "remote-files.md": "needs a network; tests/datasets/remote/test_remote.py has a server",
