@@ -52,6 +52,7 @@ nox.options.sessions = [
     "lint",
     "types",
     "layers",
+    "docs",
     # The whole suite with torch and with a GIL, and without either; elsewhere what the two together
     # do not say: torch without a GIL, and a GIL without torch.
     "tests_torch-3.11",
@@ -174,6 +175,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("codespell")
+
+
+@nox.session(python="3.11")
+def docs(session: nox.Session) -> None:
+    """Build the documentation as a site, in `docs/_build`; a link that leads nowhere fails."""
+    install(session, ".[images]", "docs")
+    session.run("sphinx-build", "-q", "-W", "-E", "docs", "docs/_build")
 
 
 @nox.session(python="3.11")

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 CONTENTS = DOCS / "README.md"
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+SITE = DOCS / "index.md"  # the contents for Sphinx, which says itself what is missing
+PAGES = [README, *sorted({*DOCS.glob("*.md")} - {SITE})]
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ PROMISED = [
     "sample_rng",
     "sample_seed",
 ]
+API = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 HEAVY = {
     "PIL",
     "aiohttp",
@@ -74,6 +77,7 @@ def test_every_promised_name_is_found_and_listed(package: Any) -> None:
     for name in package.__all__:
         assert getattr(package, name).__name__ == name
         assert name in dir(package)
+        assert re.search(rf"\b{name}\b", API)
 
 
 @each_package
