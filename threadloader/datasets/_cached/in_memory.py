@@ -78,7 +78,7 @@ class InMemory:
         # Who loads a sample.  By process: a forked child must not wait for a thread of its parent.
         self._making: dict[tuple[int, int], RLock] = {}
         self._lock = Lock()
-        # All below: written with _lock held; ``_used`` is read without it, whole.
+        # All below: guarded by _lock; ``_used`` is read without it, whole.
         self._used = 0
         self._asked = 0  # bytes: what may be used before the system is asked again
 
