@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ class Compose:
             result = transform(*given, **named)
             given, named = ((), result) if named else (result if len(given) > 1 else (result,), {})
         return named or (given if len(given) > 1 else given[0])
+
+
+# As torchvision's, whose transforms are told apart.
+Known: Any = type("Compose", (Compose,), {"__module__": "torchvision.transforms.transforms"})
 
 
 class Noisy:
@@ -60,6 +65,15 @@ def named(image: Any, label: Any) -> Any:
     return {"image": shifted(image), "label": label}
 
 
+class Scaled(Known):
+    """Does more than its transforms, before the first and after the last."""
+
+    __module__, __qualname__ = Known.__module__, Known.__qualname__
+
+    def __call__(self, image: Any) -> Any:
+        return super().__call__(image + 1) * 2
+
+
 class Images:
     def __init__(self, transform: Any, call: Callable[[Any, Any, int], Any]) -> None:
         self.transform, self.call, self.loaded = transform, call, list[int]()
@@ -88,29 +102,31 @@ def unpacked(transform: Any, image: Any, label: Any) -> Any:
     return image, label
 
 
-def looped(transforms: Any, image: Any, label: Any) -> Any:
-    for transform in transforms:
-        image = transform(image)
-    return image, label
-
-
 def one(transform: Any, image: Any, label: Any) -> Any:
     return transform(image), label
 
 
+def changed(transform: Any, image: Any, label: Any) -> Any:
+    result = transform(image)
+    result += 1
+    return result, label
+
+
 WAYS: dict[str, Callable[[], Images]] = {
-    "composed": lambda: Images(Compose(halved, flipped, shifted), one),
-    "a list": lambda: Images([halved, flipped, shifted], looped),
+    "composed": lambda: Images(Known(halved, flipped, shifted), one),
+    "of a class of one's own": lambda: Images(Compose(halved, flipped, shifted), one),
     "one function": lambda: Images(flipped, one),
-    "a generator of its own": lambda: Images(Compose(halved, Noisy(), flipped), one),
-    "with the label": lambda: Images(Compose(both, both), unpacked),
-    "by names": lambda: Images(Compose(named), lambda t, x, y: t(image=x, label=y)),
-    "two views": lambda: Images(Compose(halved, flipped), lambda t, x, y: [t(x), t(x), y]),
+    "a generator of its own": lambda: Images(Known(halved, Noisy(), flipped), one),
+    "with the label": lambda: Images(Known(both, both), unpacked),
+    "by names": lambda: Images(Known(named), lambda t, x, y: t(image=x, label=y)),
+    "two views": lambda: Images(Known(halved, flipped), lambda t, x, y: [t(x), t(x), y]),
+    "beside what it was given": lambda: Images(flipped, lambda t, x, y: (t(x), x, y)),
+    "more than its transforms": lambda: Images(Scaled(halved, flipped, shifted), one),
     "a dict": lambda: Images(
-        Compose(dict, lambda sample: sample | {"x": flipped(sample["x"])}),
+        Known(dict, lambda sample: sample | {"x": flipped(sample["x"])}),
         lambda t, x, y: t({"x": x, "y": y}),
     ),
-    "nothing random": lambda: Images(Compose(halved, halved), one),
+    "nothing random": lambda: Images(Known(halved, halved), one),
 }
 
 
@@ -165,8 +181,8 @@ def test_a_transform_that_reads_a_global_ends_it_loudly(threads: int) -> None:
         CLOCK[0] = clock
         return epochs(dataset, 1, threads=threads)
 
-    dataset = Cached(Images(Compose(Clock(), flipped), one), memory="1MiB")
-    assert of(0, dataset) == of(0, Images(Compose(Clock(), flipped), one))
+    dataset = Cached(Images(Known(Clock(), flipped), one), memory="1MiB")
+    assert of(0, dataset) == of(0, Images(Known(Clock(), flipped), one))
     with pytest.warns(UserWarning, match=r"nothing is kept any more of Images, since sample \d+"):
         assert of(7, dataset) == of(7, Images(Compose(Clock(), flipped), one))
     assert of(9, dataset) == of(9, Images(Compose(Clock(), flipped), one))
@@ -181,35 +197,62 @@ def late(image: Any) -> Any:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_transform_may_draw_for_some_samples_only(threads: int) -> None:
     options: dict[str, Any] = {"threads": threads, "shuffle": False}
-    wanted = epochs(Images(Compose(halved, late, flipped), one), **options)
-    source = Images(Compose(halved, late, flipped), one)
+    wanted = epochs(Images(Known(halved, late, flipped), one), **options)
+    source = Images(Known(halved, late, flipped), one)
     assert epochs(Cached(source, memory="1MiB", checks=0), **options) == wanted
     assert len(source.loaded) <= SAMPLES + 2 * threads + 2
 
 
 def test_other_transforms_than_before_end_it_loudly() -> None:
-    source = Images(Compose(halved, flipped), one)
+    source = Images(Known(halved, flipped), one)
     dataset = Cached(source, memory="1MiB")
     with ThreadLoader(dataset, **OPTIONS, threads=0) as loader:
         list(loader)
-        source.transform = Compose(flipped)
+        source.transform = Known(flipped)
         with pytest.warns(UserWarning, match="other transforms than before"):
             found = [leaves(batch) for batch in loader]
     assert found == epochs(Images(Compose(flipped), one), 2, threads=0)[SAMPLES // 4 :]
 
 
-REFUSED: dict[str, Callable[[Any, Any, int], Any]] = {
-    "beside the pipeline": lambda t, x, _: (t(x), random.random()),
-    "changed behind it": lambda t, x, y: (t(x) + 1, y),
-    "a number of it": unpacked,
+def beside(transform: Any, image: Any, _: Any) -> Any:
+    return transform(image), random.random()
+
+
+REFUSED: dict[str, tuple[Any, Callable[[Any, Any, int], Any], str]] = {
+    "beside the pipeline": (flipped, beside, "drew random numbers.* beside its transforms"),
+    "a list, used in any way": ([flipped], lambda t, x, _: t[0](x), "beside its transforms"),
+    "another object": (flipped, lambda t, x, y: (t(x) + 1, y), "has not their result as it is"),
+    "changed in place": (shifted, changed, "has not their result as it is"),
+    "a number of it": (
+        lambda image, _: (flipped(image), random.random()),
+        unpacked,
+        "has not their result as it is",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_random_samples_that_can_not_be_split_are_refused(case: str) -> None:
-    transform = Compose(flipped)
-    if case == "a number of it":
-        transform = Compose(lambda image, _: (flipped(image), random.random()))
-    dataset = Cached(Images(transform, REFUSED[case]), memory="1MiB")
-    with pytest.raises(DataError, match=r"sample \d+ of Images drew random numbers"):
+    transform, call, told = REFUSED[case]
+    dataset = Cached(Images(transform, call), memory="1MiB")
+    with pytest.raises(DataError, match=rf"sample \d+ of Images .*{told}"):
         epochs(dataset, threads=2)
+
+
+class Carrying(Images):
+    """Draws from a generator of its own, beside its pipeline."""
+
+    def __init__(self) -> None:
+        super().__init__(flipped, one)
+        self.generator = np.random.default_rng(3)
+
+    def __getitem__(self, index: int) -> Any:
+        self.generator.random()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("memory", ["1MiB", None])
+def test_a_generator_that_the_dataset_has_counts_too(memory: Any, tmp_path: Path) -> None:
+    place: dict[str, Any] = {"memory": memory} if memory else {"folder": tmp_path, "key": "a"}
+    with pytest.raises(DataError, match="drew random numbers"):
+        epochs(Cached(Carrying(), **place), threads=2)

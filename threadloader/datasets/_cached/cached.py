@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
-from threadloader.datasets._cached.prefix import Prefix, watching
+from threadloader.datasets._cached.prefix import WHOLE, Prefix
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.errors import DataError, warn_user
@@ -128,7 +128,7 @@ class Cached(Dataset):
             self._samples = _InFolder(FolderCache(place, cache_bytes, makes_room=False))
         # Copies of this dataset, one for each worker, share these.
         self._counts = _Counts(checks)
-        self._prefix = None if memory is None else Prefix.of(dataset)
+        self._prefix = Prefix([]) if memory is None else Prefix.of(dataset)
 
     def __len__(self) -> int:
         return self._length
@@ -166,37 +166,36 @@ class Cached(Dataset):
     def _find(self, index: int) -> tuple[Any] | None:
         """Return the sample that is kept; None if there is none."""
         found = self._samples.find(index)
-        if found is None or (self._prefix is not None and self._prefix.given_up):
+        if found is None or self._prefix.given_up:
             return None
         is_due = self._counts.is_due()
-        if self._prefix is not None:
-            return self._finished(self._prefix, index, found[0], is_due=is_due)
+        if self._prefix.paths:
+            return self._finished(index, found[0], is_due=is_due)
         if is_due:
             self._compare(index)
         return found
 
-    def _finished(
-        self, prefix: Prefix, index: int, split: Split, *, is_due: bool
-    ) -> tuple[Any] | None:
+    def _finished(self, index: int, split: Split, *, is_due: bool) -> tuple[Any] | None:
         """Return the sample that is kept in part, compared with a loaded one if that is due."""
-        if prefix.has_changed(self.dataset):
-            self._give_up(prefix, "it has other transforms than before")
+        prefix = self._prefix
+        if split.step != WHOLE and prefix.has_changed(self.dataset):
+            self._give_up("it has other transforms than before")
             return None
         if not is_due:
             return (prefix.finish(self.dataset, split),)
         same, sample = prefix.is_as_loaded(self.dataset, split, index)
         if not same:
-            self._give_up(prefix, f"sample {index} is another now, of the same random numbers")
+            self._give_up(
+                f"sample {index} is another now, of the same random numbers: what its transforms "
+                "do follows from a clock, a global, or a generator that nobody knows of"
+            )
         return (sample,)
 
-    def _give_up(self, prefix: Prefix, reason: str) -> None:
-        if not prefix.given_up:  # two threads at once say it twice
-            prefix.given_up = True
+    def _give_up(self, reason: str) -> None:
+        if not self._prefix.given_up:  # two threads at once say it twice
+            self._prefix.given_up = True
             self._samples.clear()
-            warn_user(
-                f"nothing is kept any more of {self._name}, since {reason}: what its transforms do "
-                "follows from a clock, a global, a generator that nobody knows of, or what you set"
-            )
+            warn_user(f"nothing is kept any more of {self._name}, since {reason}")
 
     def _loaded(self, index: int) -> Any:
         """Load a sample and keep it, or wait for who does."""
@@ -204,23 +203,18 @@ class Cached(Dataset):
             found = self._find(index)
             if found is not None:
                 return found[0]
-            if self._prefix is not None and isinstance(self._samples, InMemory):
-                return self._split(self._prefix, self._samples, index)
-            return self._samples.keep(index, self._load(index))
+            if self._prefix.given_up:
+                return self.dataset[index]
+            sample, split = self._load(index)
+            if not self._prefix.paths:
+                return self._samples.keep(index, sample)
+            if split is not None:
+                self._samples.give(index, split)
+            return sample
 
-    def _split(self, prefix: Prefix, memory: InMemory, index: int) -> Any:
-        """Load a sample, and keep what comes before the first random transform."""
-        if prefix.given_up:
-            return self.dataset[index]
-        sample, split = prefix.load(self.dataset, index, partial(self._refused, index))
-        if split is not None:
-            memory.give(index, split)
-        return sample
-
-    def _load(self, index: int) -> Any:
-        """Return a sample, from the dataset."""
-        with watching(partial(self._refused, index)):
-            return self.dataset[index]
+    def _load(self, index: int) -> tuple[Any, Split | None]:
+        """Return a sample, from the dataset, and what is to be kept of one with transforms."""
+        return self._prefix.load(self.dataset, index, partial(self._refused, index))
 
     def _compare(self, index: int) -> None:
         """Load a sample again, and compare it with what is kept.
@@ -228,7 +222,7 @@ class Cached(Dataset):
         Raises:
             DataError: They differ.
         """
-        if not self._samples.has(index, self._load(index)):
+        if not self._samples.has(index, self._load(index)[0]):
             msg = (
                 f"the dataset returns another sample {index} than the one kept of {self._name}: "
                 "give it a new key if data or code have changed; if it is random, put what is "
@@ -236,11 +230,10 @@ class Cached(Dataset):
             )
             raise DataError(msg, self._place)
 
-    def _refused(self, index: int) -> DataError:
+    def _refused(self, index: int, reason: str) -> DataError:
         msg = (
-            f"sample {index} of {self._name} drew random numbers, or seeded them, and a cache "
-            "would give the same ones in all epochs: put what is random after the cache: "
-            "Cached(..., transform=...)"
+            f"sample {index} of {self._name} {reason}, and a cache would give the same numbers in "
+            "all epochs: put what is random after the cache: Cached(..., transform=...)"
         )
         return DataError(msg, self._place)
 
@@ -278,14 +271,17 @@ class _InFolder:
         """Load a sample, or wait for who does."""
         return self._store.making(str(index))
 
-    def clear(self) -> None:
-        """Do nothing: what is kept in a folder was compared."""
-
     def keep(self, index: int, sample: Any) -> Any:
         """Keep a sample if there is room, and return it as it will be from now on."""
         record = packed(index, sample)
         self._store.write(str(index), record)
         return unpacked(index, record)
+
+    def give(self, index: int, sample: Any) -> None:
+        """Not called: in a folder samples are kept as a whole."""
+
+    def clear(self) -> None:
+        """Not called, likewise."""
 
     def has(self, index: int, sample: Any) -> bool:
         """Whether the sample that is kept is equal to this one."""

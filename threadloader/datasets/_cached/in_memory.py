@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader._fetch.parts import CONTAINERS, attributes
 from threadloader._tuning.machine import free_memory
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # What never changes, and so needs no copy.
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
 _FREE = 256 << 20  # bytes that are left to the rest of the program.  Unmeasured, a choice
 _STEP = 16 << 20  # bytes that are taken before the system is asked again, in some 50 us
 _ENTRY = 150  # bytes of a sample beside its parts: in the dict, and its number
@@ -46,11 +47,11 @@ def nbytes_of(size: int | str) -> int:
     """
     if isinstance(size, str) and (found := _SIZE.fullmatch(size.strip())):
         number, unit, binary = found.groups()
-        size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
-    if not isinstance(size, int) or size < 1:
+        size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
+    if isinstance(size, (bool, str)) or size < 1:
         msg = f'memory={size!r}: bytes are needed, at least 1, or a text like "8GiB"'
         raise ValueError(msg)
-    return size
+    return int(size)
 
 
 class InMemory:
@@ -131,8 +132,12 @@ class InMemory:
 
     def give(self, index: int, sample: Any) -> None:
         """Keep a sample, which nobody else has, if there is room."""
-        if os.getpid() == self._process and self._takes(_size(sample, set()) + _ENTRY):
-            self._kept[index] = sample
+        if os.getpid() != self._process:
+            return
+        nbytes = _size(sample, set()) + _ENTRY
+        with self._lock:
+            if index not in self._kept and self._takes(nbytes):
+                self._kept[index] = sample
 
     def clear(self) -> None:
         """Drop what is kept."""
@@ -146,16 +151,15 @@ class InMemory:
         return kept is self or is_same(kept, sample)
 
     def _takes(self, nbytes: int) -> bool:
-        """Take bytes of the budget, if there are so many, and so many are free."""
-        with self._lock:
-            used = self._used + nbytes
-            fits = used <= self.nbytes
-            if fits and used > self._asked:
-                step, free = max(nbytes, _STEP), free_memory()
-                fits = free is None or free >= step + _FREE
-                self._asked = self._used + step * fits
-            self._used += nbytes * fits
-            self.is_full |= not fits
+        """Take bytes of the budget, if there are so many, and so many are free.  Call locked."""
+        used = self._used + nbytes
+        fits = used <= self.nbytes
+        if fits and used > self._asked:
+            step, free = max(nbytes, _STEP), free_memory()
+            fits = free is None or free >= step + _FREE
+            self._asked = self._used + step * fits
+        self._used += nbytes * fits
+        self.is_full |= not fits
         return fits
 
 
@@ -249,13 +253,11 @@ def _size(value: Any, seen: set[int]) -> int:
     if id(value) in seen:
         return 0
     seen.add(id(value))
-    parts: Any = [vars(value)] if hasattr(value, "__dict__") else ()
-    if isinstance(value, dict):
-        parts = [*value, *value.values()]
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        parts = value
+    parts: list[Any] = [part for pair in attributes(value) for part in pair[:2]]
+    if isinstance(value, CONTAINERS):
+        parts += [*value, *value.values()] if isinstance(value, dict) else value
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-        parts = value.ravel().tolist()
+        parts += value.ravel().tolist()
     own = _nbytes(value) or sys.getsizeof(value)
     return own + sum(_size(part, seen) for part in parts)
 

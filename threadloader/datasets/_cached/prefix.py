@@ -3,20 +3,22 @@
     read, decode | resize | crop  flip  normalise | label
                  what is kept ^   run anew each time ^ made once
 
-A sample is made by the dataset's own code, in a shallow copy whose pipeline has marks between its
-transforms.  They see after which transform the sample's random streams, and the generators of the
-transforms, are no more what they were.  What the first random transform was given is kept, with
-the rest of the sample, in which the pipeline's results are known by their identity.
+A sample is made by the dataset's own code, in a shallow copy whose pipeline is watched: after which
+transform are the sample's random streams, and the generators that the dataset has, no more what
+they were?  What that transform was given is kept, with the rest of the sample, in which the
+pipeline's results are known by their identity.  Transforms are told apart in classes whose code is
+known to call one after the other; of all else that draws, the whole pipeline runs anew.
 """
 
 from __future__ import annotations
 
+import operator
 import pickle
+import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader import _torch
 from threadloader._fetch.own_generators import generators_in
 from threadloader._fetch.parts import attributes, set_attribute
 from threadloader._rng.isolation import redirecting
@@ -28,19 +30,35 @@ if TYPE_CHECKING:
 
     from threadloader.errors import DataError
 
-    Refused = Callable[[], DataError]
+    Refused = Callable[[str], DataError]  # of the reason
     Path = tuple[str, ...]
+    Args = tuple[Any, ...]
+    Kwargs = dict[str, Any]
 
 
-DEEPEST = 4  # attributes from a dataset to its pipeline
-_NAMES = ("transform", "transforms")  # of attributes that may be a single function
+DREW = "drew random numbers, or seeded them, beside its transforms"
+HIDDEN = "drew random numbers in its transforms, and has not their result as it is"
+WHOLE = -1  # in place of the first transform that runs anew: the pipeline does, with all its code
+_NONE = 1 << 30  # the same, where none draws
+_DEEPEST = 4  # attributes from a dataset to its pipeline
+_HOLDERS = ("dataset", "transforms")  # attributes with objects that may have a pipeline
+_PIPELINES = ("transform", "transforms")
+_COMPOSED = {
+    "albumentations.core.composition.Compose",
+    "monai.transforms.compose.Compose",
+    "torchvision.transforms.transforms.Compose",
+    "torchvision.transforms.v2._container.Compose",
+}
+_ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
 class Split(NamedTuple):
     """What is kept of a sample: copies, which nobody else has."""
 
     step: int  # the first transform that runs anew
-    calls: tuple[Any, ...]  # of the pipeline: arguments and keywords for that transform
+    calls: tuple[
+        tuple[Args, Kwargs], ...
+    ]  # of the pipeline: arguments and keywords for that transform
     sample: Any  # with a `Hole` for each part that the calls make
 
 
@@ -63,39 +81,46 @@ class Prefix:
     """The pipeline of a dataset, and how much of it is kept.  Copies of the dataset share it.
 
     Args:
-        paths: The names of attributes that lead to the pipeline, from the dataset.
-        kinds: The classes of its transforms.
+        paths: The names of attributes that lead to the pipeline, from the dataset; none if it has
+            none, or if nothing random is to be kept.
+        told: The pipeline, as it describes itself.
 
     Threads:
         all: shared.
     """
 
-    def __init__(self, paths: list[Path], kinds: list[type]) -> None:
-        self._paths, self.kinds = paths, kinds
-        self._here = threading.local()  # ``twin``: of the dataset
+    def __init__(self, paths: list[Path], told: str = "") -> None:
+        self.paths, self._told = paths, told
+        self._here = threading.local()  # ``twin``: of the dataset; ``known``: a pipeline, its steps
         self.given_up = False  # only ever becomes True
         # The first transform that was seen to draw, or a later one: threads that set it at the same
         # time may set it back, and the next sample mends that.
-        self._step = len(kinds)
+        self._first = _NONE
 
     @staticmethod
-    def of(dataset: Any) -> Prefix | None:
-        """Return the one for a dataset; None if it has no pipeline."""
+    def of(dataset: Any) -> Prefix:
+        """Return the one for a dataset."""
         found = _pipelines(dataset)
         if not found:
-            return None
+            return Prefix([])
         first = found[0][1]
-        return Prefix([path for path, each in found if each is first], _kinds(first))
+        return Prefix([path for path, each in found if each is first], _told(first))
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Prefix:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Prefix, (self._paths, self.kinds)
+        return Prefix, (self.paths, self._told)
 
     def has_changed(self, dataset: Any) -> bool:
-        """Whether the dataset has other transforms than it had."""
-        return _kinds(_at(dataset, self._paths[0])) != self.kinds
+        """Whether the dataset has other transforms than it had, or describes them otherwise."""
+        pipeline = _at(dataset, self.paths[0])
+        known = [pipeline, *_steps(pipeline)]
+        before = getattr(self._here, "known", [])
+        if len(before) == len(known) and all(map(operator.is_, before, known)):
+            return False
+        self._here.known = known
+        return _told(pipeline) != self._told
 
     def load(self, dataset: Any, index: int, refused: Refused) -> tuple[Any, Split | None]:
         """Return a sample of the dataset, and what to keep of it; None if that is not known yet.
@@ -104,7 +129,7 @@ class Prefix:
             DataError: By ``refused``; see `watching`.
         """
         twin = self._twin_of(dataset)
-        with watching(refused, twin.generators, self._step) as watch:
+        with watching(refused, twin.generators, self._first) as watch:
             if watch is None:
                 return dataset[index], None
             twin.watch = watch
@@ -112,14 +137,17 @@ class Prefix:
                 sample = twin.dataset[index]
             finally:
                 twin.watch = None
-        self._step = min(self._step, watch.first)
-        return sample, watch.split(sample, len(self.kinds))
+        if not self.paths:
+            return sample, None
+        self._first = min(self._first, watch.first)
+        return sample, watch.split(sample)
 
     def finish(self, dataset: Any, split: Split) -> Any:
         """Return the whole sample: the rest of its transforms run."""
-        pipeline = _at(dataset, self._paths[0])
-        rest = _with_steps(pipeline, _steps(pipeline)[split.step :])
-        results = [rest(*args, **kwargs) for args, kwargs in split.calls]
+        pipeline = _at(dataset, self.paths[0])
+        if split.calls and split.step != WHOLE:
+            pipeline = _with_steps(pipeline, _steps(pipeline)[split.step :])
+        results = [pipeline(*args, **kwargs) for args, kwargs in split.calls]
 
         def made(part: Any) -> Any:
             if type(part) is not Hole:
@@ -130,7 +158,7 @@ class Prefix:
 
     def is_as_loaded(self, dataset: Any, split: Split, index: int) -> tuple[bool, Any]:
         """Return whether a whole sample is as one without a cache; and that one."""
-        stream, own = here.stream, generators_in(dataset)
+        stream, own = here.stream, self._twin_of(dataset).generators
         if not isinstance(stream, SampleStream):
             return True, self.finish(dataset, split)
         states = [each.state() for each in own]
@@ -145,56 +173,58 @@ class Prefix:
         """Return the calling thread's."""
         twin: _Twin | None = getattr(self._here, "twin", None)
         if twin is None or not twin.is_of(dataset):
-            twin = self._here.twin = _Twin(dataset, self._paths)
+            twin = self._here.twin = _Twin(dataset, self.paths)
         return twin
 
 
 class _Twin:
-    """A dataset whose pipeline has marks: a shallow copy, and the user's own is left alone.
+    """A dataset whose pipeline is watched: a shallow copy, and the user's own is left alone.
 
     Args:
         original: The dataset.
-        paths: The names of attributes that lead to its pipeline.
+        paths: The names of attributes that lead to its pipeline; without any it is no copy.
 
     Threads:
         all: one thread.
     """
 
     def __init__(self, original: Any, paths: list[Path]) -> None:
-        pipeline = _at(original, paths[0])
-        self.generators = generators_in(pipeline)  # to look for them takes a millisecond
+        self.generators = generators_in(original)  # to look for them takes a millisecond
         self.watch: _Watch | None = None  # of the sample that is loaded
-        self._originals: list[tuple[Any, dict[str, Any]]] = []  # and the attributes they had
-        copies: dict[Path, Any] = {}
+        self._original = original
+        self._holders: list[tuple[Any, dict[str, Any]]] = []  # and the attributes they had
+        copies: dict[Path, Any] = {(): original}
         for path in paths:
             for depth in range(len(path)):
-                if path[:depth] not in copies:
-                    holder = _at(original, path[:depth])
-                    self._originals.append((holder, dict(vars(holder))))
-                    copies[path[:depth]] = _shallow(holder)
+                inner = path[:depth]
+                if inner not in copies or not self._holders:
+                    holder = _at(original, inner)
+                    self._holders.append((holder, dict(vars(holder))))
+                    copies[inner] = _shallow(holder)
                     if depth:
-                        vars(copies[path[: depth - 1]])[path[depth - 1]] = copies[path[:depth]]
-            vars(copies[path[:-1]])[path[-1]] = _marked(pipeline, self)
+                        vars(copies[inner[:-1]])[inner[-1]] = copies[inner]
+            pipeline = _at(original, path)
+            vars(copies[path[:-1]])[path[-1]] = _Watched(pipeline, self)
         self.dataset = copies[()]
 
     def is_of(self, dataset: Any) -> bool:
         """Whether it is a copy of a dataset as that is now."""
-        return dataset is self._originals[0][0] and all(
+        return dataset is self._original and all(
             len(before) == len(vars(holder))
             and all(vars(holder).get(name, self) is value for name, value in before.items())
-            for holder, before in self._originals
+            for holder, before in self._holders
         )
 
 
 @contextmanager
-def watching(refused: Refused, own: Sequence[Any] = (), step: int = -1) -> Iterator[_Watch | None]:
+def watching(refused: Refused, own: Sequence[Any], first: int) -> Iterator[_Watch | None]:
     """Watch what the sample draws that the calling thread loads; None outside of a loader.
 
     Args:
         refused: Makes the error of a sample that draws random numbers, but in a pipeline whose
             results it has as they are.
-        own: The generators of the pipeline's transforms.
-        step: The transform whose arguments are kept.
+        own: The generators that the dataset has.
+        first: The transform whose arguments are kept.
 
     Raises:
         DataError: By ``refused``.
@@ -203,7 +233,7 @@ def watching(refused: Refused, own: Sequence[Any] = (), step: int = -1) -> Itera
     if stream is None:  # draws are nobody's business there
         yield None
         return
-    watch = _Watch(stream, refused, own, step)
+    watch = _Watch(stream, refused, own, first)
     here.stream = watch
     try:
         # The calling thread of a loader may draw from torch's default generator.
@@ -211,6 +241,7 @@ def watching(refused: Refused, own: Sequence[Any] = (), step: int = -1) -> Itera
             yield watch
     finally:
         here.stream = stream
+    watch.settle()
     watch.check()
 
 
@@ -223,14 +254,18 @@ class _Watch:
         all: one thread.
     """
 
-    def __init__(self, stream: Any, refused: Refused, own: Sequence[Any], step: int) -> None:
-        self._stream, self._refused, self._own, self._step = stream, refused, own, step
+    def __init__(self, stream: Any, refused: Refused, own: Sequence[Any], keeps: int) -> None:
+        self._stream, self._refused, self._own, self._keeps = stream, refused, own, keeps
         self._at: int | None = None  # the transform that runs; None outside of the pipeline
-        self._states = b""
-        self._outside = False  # whether anything was drawn there
+        self._drew_beside = False
+        # What the next transform is given, and the pipeline returns, if it does nothing else.
+        self._chain: Any = None
+        self._does_more = False
         self._calls: list[Any] = []
-        self._results: list[Any] = []
-        self.first = 1 << 30  # the first transform that drew
+        self._results: list[tuple[Any, Any]] = []  # and copies
+        self._unknown = False  # whether a part can't be copied
+        self.first = _NONE  # the first transform that drew
+        self._states = self._own_states()
 
     def __getattr__(self, name: str) -> Any:
         self._drew()
@@ -238,62 +273,95 @@ class _Watch:
 
     def _drew(self) -> None:
         if self._at is None:
-            self._outside = True
+            self._drew_beside = True
             self.check()
         else:
             self.first = min(self.first, self._at)
 
     def check(self) -> None:
         """Raise an error if the sample drew elsewhere, and went on after the error."""
-        if self._outside:
-            raise self._refused()
+        if self._drew_beside:
+            raise self._refused(DREW)
 
     def settle(self) -> None:
-        """See whether the transform that ran has drawn from a generator of its own."""
-        states = pickle.dumps([each.state() for each in self._own])
-        if self._at is not None and states != self._states:
-            self._drew()
-        self._states = states
+        """See whether what ran has drawn from a generator that the dataset has."""
+        if self._own:
+            states = self._own_states()
+            if states != self._states:
+                self._drew()
+            self._states = states
 
-    def reached(self, step: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a transform is about to run."""
+    def _own_states(self) -> bytes:
+        return pickle.dumps([each.state() for each in self._own]) if self._own else b""
+
+    def begins(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Note that the pipeline is called; return what to give it."""
         self.settle()
-        self._at = step
-        if step == self._step <= self.first:
-            self._calls.append(copied((args, kwargs)))
+        self._at = WHOLE
+        args, kwargs = self._given(WHOLE, args, kwargs)
+        self._chain = _value(args, kwargs)
+        return args, kwargs
 
-    def left(self, result: Any) -> None:
+    def reached(self, step: int, count: int, args: Args, kwargs: Kwargs) -> Any:
+        """Note that a transform is about to run, or that all ``count`` did; return what to give."""
+        self.settle()
+        if step == 0 and not _is_alike(self._chain, _value(args, kwargs)):
+            self._does_more = True
+        self._at = step if step < count else WHOLE
+        self._chain = _value(*self._given(step, args, kwargs))
+        return self._chain
+
+    def ends(self, result: Any, *, composed: bool) -> None:
         """Note what the pipeline returned."""
         self.settle()
         self._at = None
-        self._results.append(result)
+        if self.first != _NONE and (
+            self._does_more or (composed and not _is_alike(self._chain, result))
+        ):
+            self.first = WHOLE
+        self._results.append((result, self._copied(result) if self.first != _NONE else None))
 
-    def split(self, sample: Any, steps: int) -> Split | None:
+    def _given(self, step: int, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Keep what a transform is given, if it is the one; return that, or a copy.
+
+        A copy, so that no result of the pipeline is an object that the sample has anyway.
+        """
+        if step != self._keeps or step > self.first:
+            return args, kwargs
+        self._calls.append(self._copied((args, kwargs)))
+        return self._copied((args, kwargs)) or (args, kwargs)
+
+    def _copied(self, value: Any) -> Any:
+        try:
+            return copied(value)
+        except Exception:  # noqa: BLE001  # whatever a class raises to refuse
+            self._unknown = True
+            return None
+
+    def split(self, sample: Any) -> Split | None:
         """Return what to keep of the sample; None if that is not known yet.
-
-        Args:
-            sample: The sample.
-            steps: How many transforms there are.
 
         Raises:
             DataError: See `watching`.
         """
-        if self.first >= steps:
-            return Split(steps, (), copied(sample))
+        if self.first == _NONE:
+            return Split(_NONE, (), copied(sample))
+        if self._unknown or self.first < self._keeps or len(self._calls) != len(self._results):
+            return None
         sample, holes = self._with_holes(sample)
         calls = set(range(len(self._results)))
-        if not holes or {hole.call for hole in holes} != calls:
-            raise self._refused()
-        if len(self._calls) != len(calls):
-            return None
+        if {hole.call for hole in holes} != calls:
+            raise self._refused(HIDDEN)
+        if not all(is_same(*each) for each in self._results):
+            raise self._refused(HIDDEN)
         if any(map(self._changes_plain, calls - {hole.call for hole in holes if hole.key is None})):
-            raise self._refused()
-        return Split(self._step, tuple(self._calls), sample)
+            raise self._refused(HIDDEN)
+        return Split(self._keeps, tuple(self._calls), sample)
 
     def _with_holes(self, sample: Any) -> tuple[Any, list[Hole]]:
         """Return a copy of the sample with holes for what the pipeline made, and these."""
         known, holes = {}, []
-        for call, result in enumerate(self._results):
+        for call, (result, _) in enumerate(self._results):
             for key, part in ((None, result), *_parts(result)):
                 if not isinstance(part, PLAIN):
                     known[id(part)] = Hole(call, key)
@@ -305,13 +373,31 @@ class _Watch:
         """Whether the rest changed a number or text, which has no identity: where did it go?"""
         args, kwargs = self._calls[call]
         given = [*args, *kwargs.values()]
-        plain = [part for _, part in _parts(self._results[call]) if isinstance(part, PLAIN)]
+        plain = [part for _, part in _parts(self._results[call][0]) if isinstance(part, PLAIN)]
         return not all(any(is_same(part, each) for each in given) for part in plain)
+
+
+def _value(args: Args, kwargs: Kwargs) -> Any:
+    """Return arguments as a function returns them that changes nothing."""
+    return kwargs or (args[0] if len(args) == 1 else args)
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    """Whether two values have the same objects in them."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_alike, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_alike(one[key], other[key]) for key in one)
+    return isinstance(one, PLAIN) and is_same(one, other)
 
 
 def _parts(result: Any) -> Iterable[tuple[Any, Any]]:
     """Return keys and values of what a pipeline returned, if that has several parts."""
-    if isinstance(result, tuple):
+    if isinstance(result, (tuple, list)):
         return enumerate(result)
     return result.items() if isinstance(result, dict) else ()
 
@@ -321,83 +407,76 @@ class _Mark:
 
     Args:
         twin: Has what is to be told of it.
-        step: The number of the next transform; None after the last.
+        step: The number of the next transform.
+        count: How many there are.
     """
 
-    def __init__(self, twin: _Twin, step: int | None) -> None:
-        self._twin, self._step = twin, step
+    def __init__(self, twin: _Twin, step: int, count: int) -> None:
+        self._twin, self._step, self._count = twin, step, count
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = kwargs or (args[0] if len(args) == 1 else args)
+        if self._twin.watch is None:
+            return _value(args, kwargs)
+        return self._twin.watch.reached(self._step, self._count, args, kwargs)
+
+
+class _Watched:
+    """In the place of a pipeline; for `isinstance` it is one."""
+
+    def __init__(self, pipeline: Any, twin: _Twin) -> None:
+        self._pipeline, self._twin = pipeline, twin
+        steps, marked = _steps(pipeline), []
+        for number, step in enumerate(steps):
+            marked += [_Mark(twin, number, len(steps)), step]
+        self._composed = bool(steps)
+        self._marked = pipeline
+        if steps:
+            self._marked = _with_steps(pipeline, [*marked, _Mark(twin, len(steps), len(steps))])
+
+    @property  # type: ignore[misc]  # as mocks have it
+    def __class__(self) -> Any:
+        return type(self._pipeline)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watch = self._twin.watch
-        if watch is not None and self._step is None:
-            watch.left(result)
-        elif watch is not None and self._step is not None:
-            watch.reached(self._step, args, kwargs)
-        return result
-
-
-class _Chain:
-    """Transforms one after the other, for as many arguments as the first one gets."""
-
-    def __init__(self, steps: list[Any]) -> None:
-        self._steps = steps
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        several = len(args) > 1
-        result: Any = kwargs or (args if several else args[0])
-        for step in self._steps:
-            result = step(*args, **kwargs)
-            args, kwargs = ((), result) if kwargs else (result if several else (result,), {})
-        return result
-
-
-class _MarkedPipeline:
-    """In the place of a pipeline that is called, whose results are those of its own code."""
-
-    def __init__(self, pipeline: Any, marked: Any, twin: _Twin) -> None:
-        self._pipeline, self._marked, self._twin = pipeline, marked, twin
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if watch is None:
+            return self._pipeline(*args, **kwargs)
+        args, kwargs = watch.begins(args, kwargs)
         result = self._marked(*args, **kwargs)
-        if self._twin.watch is not None:
-            self._twin.watch.left(result)
+        watch.ends(result, composed=self._composed)
         return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipeline, name)
 
+    def __getitem__(self, key: Any) -> Any:
+        return self._pipeline[key]
 
-def _marked(pipeline: Any, twin: _Twin) -> Any:
-    """Return a pipeline that does the same, and tells the twin's watch of it."""
-    pairs = [(_Mark(twin, step), each) for step, each in enumerate(_steps(pipeline))]
-    steps: list[Any] = [each for pair in pairs for each in pair]
-    if not callable(pipeline):  # the dataset's code loops over it
-        return [*steps, _Mark(twin, None)]
-    return _MarkedPipeline(pipeline, _with_steps(pipeline, steps), twin)
+    def __len__(self) -> int:
+        return len(self._pipeline)
 
 
 def _steps(pipeline: Any) -> list[Any]:
-    """Return the transforms of a pipeline; of another function itself; of another value nothing."""
-    steps = _named(pipeline).get("transforms", pipeline)
-    is_module = _torch.is_module(steps) and hasattr(type(steps), "__iter__")
-    if is_module or isinstance(steps, (list, tuple)):
-        return list(steps) if all(map(callable, steps)) else []
-    return [pipeline] if callable(pipeline) else []
-
-
-def _kinds(pipeline: Any) -> list[type]:
-    return list(map(type, _steps(pipeline)))
+    """Return the transforms of a pipeline that does nothing but to call them; else nothing."""
+    kind = type(pipeline)
+    if f"{kind.__module__}.{kind.__qualname__}" not in _COMPOSED or getattr(pipeline, "lazy", None):
+        return []
+    return list(_named(pipeline).get("transforms", ()))
 
 
 def _with_steps(pipeline: Any, steps: list[Any]) -> Any:
     """Return a pipeline of the same kind with other transforms."""
-    own = _named(pipeline).get("transforms")
-    if not isinstance(own, (list, tuple)):
-        return _Chain(steps)
     other = _shallow(pipeline)
-    vars(other)["transforms"] = type(own)(steps)
+    vars(other)["transforms"] = type(vars(pipeline)["transforms"])(steps)
     return other
+
+
+def _told(pipeline: Any) -> str:
+    """Return how a pipeline describes itself, the same of each copy."""
+    try:
+        return _ADDRESS.sub("", repr([pipeline, _steps(pipeline)]))
+    except Exception:  # noqa: BLE001  # code of the user's
+        return type(pipeline).__qualname__
 
 
 def _pipelines(dataset: Any) -> list[tuple[Path, Any]]:
@@ -406,18 +485,12 @@ def _pipelines(dataset: Any) -> list[tuple[Path, Any]]:
     holders: list[tuple[Path, Any]] = [((), dataset)]
     for path, holder in holders:
         for name, value in _named(holder).items() if _can_be_copied(holder) else ():
-            inner = _named(value)
-            steps = [] if name == "target_transform" or isinstance(value, type) else _steps(value)
-            several = bool(steps) and steps != [value]
-            if several or (steps and name in _NAMES and "transform" not in inner):
-                found.append(((*path, name), value))
-            elif (
-                inner
-                and len(path) < DEEPEST
-                and (name in _NAMES or hasattr(type(value), "__getitem__"))
-            ):
-                holders.append(((*path, name), value))
-    return sorted(found, key=lambda each: each[0][-1] not in _NAMES)
+            inner = (*path, name)
+            if name in _PIPELINES and callable(value) and "transform" not in _named(value):
+                found.append((inner, value))
+            elif name in _HOLDERS and len(inner) < _DEEPEST:
+                holders.append((inner, value))
+    return found
 
 
 def _named(value: Any) -> dict[str, Any]:
@@ -433,12 +506,11 @@ def _at(dataset: Any, path: Path) -> Any:
 
 
 def _can_be_copied(value: Any) -> bool:
-    """Whether it is no list or the like, whose entries are not in attributes."""
+    """Whether a shallow copy does what it does: no list or the like, and nothing at its end."""
     try:
-        object.__new__(type(value))
+        return not hasattr(type(value), "__del__") and object.__new__(type(value)) is not value
     except TypeError:
         return False
-    return True
 
 
 def _shallow(value: Any) -> Any:
