@@ -67,7 +67,7 @@ def test_the_table_and_the_file_have_each_loader(
     assert all(threads >= 1 for threads, _ in content["loaders"][-1]["threads_chosen"])
 
 
-def test_the_default_begins_as_it_does_with_a_sampler_of_the_users() -> None:
+def test_the_default_begins_in_the_calling_thread() -> None:
     with ThreadLoader(range(100), sampler=_Endless(100), output="numpy") as loader:
         next(iter(loader))
         assert loader.statistics().running == 0, "the calling thread makes the first batch"

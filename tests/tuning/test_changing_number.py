@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 from support.scripted_tuner import script
 
-from threadloader import ThreadLoader
+from threadloader import ThreadLoader, TokenBatches
 
 SCRIPTS = [(2, 0), (2, 2, 2, 0, 0), (1, 2, 0), (2, 1, 2)]
 KINDS = [{}, {"threads": 2}, {"threads": 2, "in_order": False}, {"persistent_workers": True}]
@@ -122,16 +123,58 @@ def test_two_epochs_at_once_follow_the_number_that_either_finds() -> None:
 
 
 @pytest.mark.usefixtures("cheap")
-def test_no_thread_is_started_for_cheap_batches() -> None:
+@pytest.mark.parametrize("prefetch", [None, 3])
+@pytest.mark.parametrize(
+    "order",
+    [
+        {"batch_size": 16},
+        {"batch_size": 16, "sampler": range(256)},
+        {"batch_sampler": TokenBatches(range(1, 257), 1024, shuffle=False)},
+    ],
+    ids=["known", "list", "tokens"],
+)
+def test_no_thread_is_started_for_cheap_batches(
+    order: dict[str, Any], prefetch: int | None
+) -> None:
+    options: dict[str, Any] = {"collate_fn": list, "prefetch": prefetch, **order}
+    with ThreadLoader(samples(), **options, threads=2) as with_threads:
+        expected = [indices([batch]) for batch in with_threads]
     before = set(threading.enumerate())
-    loader: ThreadLoader[Any] = ThreadLoader(samples(), 16, collate_fn=list)
+    loader: ThreadLoader[Any] = ThreadLoader(samples(), **options)
     for _ in range(2):
         batches = []
         for batch in loader:
             assert set(threading.enumerate()) <= before
             assert all(here(batch))
-            batches.append(batch)
-        assert indices(batches) == list(range(256))
+            batches.append(indices([batch]))
+        assert batches == expected
+
+
+class Lottery:
+    """A sampler that draws from the random state of its loop."""
+
+    def __iter__(self) -> Iterator[int]:
+        return (random.randrange(64) for _ in range(96))
+
+
+@pytest.mark.parametrize("given", [{}, {"prefetch": 3}, {"threads": 1}, {"threads": 2}], ids=str)
+def test_the_order_of_a_users_sampler_does_not_follow_the_number_that_is_found(
+    given: dict[str, Any],
+) -> None:
+    def sample(index: int) -> Any:
+        nbytes = 1 << 10 if index % 16 else 2 << 20  # which the window follows
+        return np.full(nbytes, index, np.uint8)
+
+    def order(*numbers: int, **given: Any) -> list[Any]:
+        random.seed(3)
+        dataset = Acting(64, sample=sample)
+        with ThreadLoader(dataset, 1, sampler=Lottery(), output="numpy", **given) as loader:
+            script(loader, *numbers)
+            return [(int(batch[0, 0]), random.random()) for batch in loader]
+
+    expected = order(0, **(given or {"threads": 0}))
+    for numbers in SCRIPTS:
+        assert order(*numbers, **given) == expected
 
 
 @pytest.mark.usefixtures("untuned")

@@ -23,7 +23,6 @@ from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime import DROPPED, end_thread_at_exit, when_dropped
-from threadloader._order.samplers import is_known
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
@@ -118,8 +117,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._iterable = settings.iterable
         self._move = settings.move
         self._prepare = prepare
-        # How far a sampler of the user's is drawn ahead must not depend on the speed of threads.
-        self._may_widen = settings.iterable or is_known(settings.index_sampler)
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
@@ -475,7 +472,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return how many batches keep more threads busy than there are cores; 0 for no more."""
         tuner, batches = self._tuner, self._batches  # `close` may replace them
         needed = 0
-        if tuner.number > tuner.limits.threads and batches and self._may_widen:
+        if tuner.number > tuner.limits.threads and batches and not self._is_users:
             last = batches[-1]
             rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
             needed = self._ticket_size.batches_for(

@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime import DROPPED
+from threadloader._order.samplers import is_users
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 from threadloader._work.open_batch import OpenBatch
 from threadloader._work.workers import runs_event_loop
@@ -80,6 +81,7 @@ class MadeHere:
         self._progress = progress
         self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
         self._draws_ahead = settings.draws_ahead
+        self._is_users = not settings.iterable and is_users(settings.index_sampler)
         self._to_plan = settings.batches if workers is not None else math.inf
         self._users_dataset = settings.dataset
         self._copies = settings.dataset_copy != "shared"
@@ -108,8 +110,12 @@ class MadeHere:
 
     @property
     def _draws_for_threads(self) -> bool:
-        """Whether the sampler is drawn ahead for threads that the user chose."""
-        return self._draws_ahead and self._threads is not None and not self._threads.is_default
+        """Whether the sampler is drawn as far ahead as for threads, lest the order tell who loads.
+
+        By default none but the user's own can tell; see `is_users`.
+        """
+        threads, draws_ahead = self._threads, self._draws_ahead
+        return draws_ahead and threads is not None and (self._is_users or not threads.is_default)
 
     @property
     def _stays(self) -> bool:
@@ -163,8 +169,8 @@ class MadeHere:
             if plan is not None and isinstance(made, tuple):
                 self._note(len(plan.indices), perf_counter() - started)
                 if self._draws_for_threads:
+                    self._go_ahead()  # first, as where threads make the batch
                     self._depth.delivered(self._counted.nbytes - nbytes)
-                    self._go_ahead()
                 return made[0], plan
             if made is not None:
                 self._batches.append(made)

@@ -344,14 +344,16 @@ def is_known(index_sampler: Any) -> bool:
 
 
 def is_list(index_sampler: Any) -> bool:
-    """Whether a sampler is a list or an array, which draws from nothing."""
+    """Whether a sampler is a list or an array."""
     return type(inner_sampler(index_sampler)) in (*_LISTS, np.ndarray)
 
 
 def is_users(index_sampler: Any) -> bool:
     """Whether a sampler is of a class of the user's, or one that draws as the user's code goes on.
 
-    Not a list, an array, or a class that torch or this package has made.
+    Not a list, an array, or a class that torch or this package has made.  It may draw from a random
+    state that the loop draws from, too.  So how far ahead it is drawn may decide the order, and
+    must not depend on what batches cost, nor on the speed of threads.
     """
     kind = type(inner_sampler(index_sampler))
     made_by = kind.__module__.partition(".")[0]

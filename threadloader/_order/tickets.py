@@ -296,24 +296,26 @@ class PrefetchDepth:
     """How many batches to plan, as batches grow and shrink.
 
     It follows the batches that were delivered.  So how far a sampler is drawn ahead depends on the
-    data, and not on the speed of threads.  It grows by one batch at a time: if the next batches are
-    far larger, few of them are on their way when that shows.
+    data, and not on the speed of threads.  It grows by one for each of them: if the next batches
+    are far larger, few of them are on their way when that shows.
 
     Threads:
         most: shared.
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest", "needed")
+    __slots__ = ("_delivered", "_depth", "_grows", "_largest", "needed")
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
+        self._grows = 0  # by how many it may grow
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
+        self._grows = 1
         if nbytes:
             delivered = *self._delivered[1 - LATE :], nbytes
             self._delivered, self._largest = delivered, max(delivered)
@@ -331,6 +333,6 @@ class PrefetchDepth:
         """Return how many batches to plan; see `Window.room`."""
         room = self.most(window)
         if not window.fixed and self._depth:
-            room = min(room, self._depth + 1)
-        self._depth = room
+            room = min(room, self._depth + self._grows)
+        self._depth, self._grows = room, 0
         return room

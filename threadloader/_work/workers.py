@@ -29,7 +29,6 @@ from threadloader._fetch.own_generators import seeded
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime import DROPPED
-from threadloader._order.samplers import is_known, is_list
 from threadloader._order.tickets import UNKNOWN_ROWS
 from threadloader._rng.isolation import (
     isolated,
@@ -362,17 +361,13 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
 
     That is at most the user's number; or else the cores, or more where more copies of the dataset
     take no more memory.  The calling thread may, unless there is something for which there must be
-    threads, or a sampler of the user's is drawn ahead: how far must not depend on what batches
-    cost, as it may draw from a random state that the loop draws from, too.
+    threads.
     """
     # Asked now: an extension may have switched the GIL on.
     has_gil = gil_is_enabled()
     if settings.iterable:
         return Limits(num_workers, num_workers, has_gil, least=num_workers)
     least = int(settings.needs_threads)
-    sampler = settings.index_sampler
-    if not (is_known(sampler) or is_list(sampler)) and settings.draws_ahead:
-        least = 1
     if not settings.tunes_threads:
         return Limits(num_workers, num_workers, has_gil, least)
     num_workers = min(num_workers, settings.max_threads)

@@ -83,10 +83,6 @@ class Contender:
 class _Endless:
     """A sampler: the indices of the first samples, over and over."""
 
-    # A sampler of the user's.  One of this package's is drawn ahead, by threads even where the
-    # calling thread is faster.
-    __module__ = "__main__"
-
     def __init__(self, samples: int) -> None:
         self.samples = samples
 
