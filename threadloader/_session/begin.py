@@ -155,7 +155,7 @@ def _plan(
         share=share,
     )
     undo.callback(feed.end)
-    counted = session.stats.begin_epoch(ahead=session.is_ahead, kept=not is_new)
+    counted = session.stats.begin_epoch(ahead=session.is_ahead)
     undo.callback(counted.end)
     calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
     feed.start(calling)

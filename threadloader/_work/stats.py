@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field, fields
-from operator import attrgetter, sub
+from operator import attrgetter
 from threading import Lock, get_ident
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -258,9 +258,10 @@ class Stats:
         self._ended = Sums()  # of threads that ended; and of copying
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
         self._begun: Rows = []  # when the last epoch began; replaced whole
-        # Of an epoch that was begun before its ``iter()``: its records, and what counts of each
-        # until then.
-        self._ahead: dict[Counters, tuple[Any, ...]] = {}
+        # Of an epoch that was begun before its ``iter()``: what was made until then, and what is
+        # told of the one before, if that had ended; replaced whole.
+        self._ahead: Rows | None = None
+        self._told: tuple[Sums, Sums] | None = None
         self._recent: deque[Sums] = deque(maxlen=RECENT)
 
     def open(self, number: int | None = None) -> Counters:
@@ -272,31 +273,28 @@ class Stats:
         counters = Counters(thread=get_ident(), number=number)
         with self._lock:
             self._open.append(counters)
-            if self._ahead:
-                self._ahead[counters] = _NOTHING
         return counters
 
     def retire(self, counters: Counters) -> None:
         """Fold the record of a thread that ends into the sums."""
         with self._lock:
-            if counters not in self._open:  # as `_forget_ahead` has taken it out
-                return
             self._open.remove(counters)
             self._ended = _added([VALUES(self._ended), VALUES(counters)])
 
-    def begin_epoch(self, *, ahead: bool = False, kept: bool = False) -> Deliveries:
+    def begin_epoch(self, *, ahead: bool = False) -> Deliveries:
         """Return what counts the deliveries of an epoch that begins.
 
         A small epoch takes 200 us, so nothing is added up here that can be later.
 
         Args:
-            ahead: Whether nothing counts of it until `begin_again`.
-            kept: Whether it is loaded by the threads of the epoch before.
+            ahead: Whether it is the last one only from `begin_again` on.
         """
         now = perf_counter()
+        self._told = None
+        if ahead and self.last is not None and self.last.used is not None:
+            self._told = self.epoch()
         with self._lock:
-            if self._ahead:
-                self._forget_ahead()
+            self._ahead = self._made() if ahead else None
             told = self.last if ahead else None  # of it is told until ``iter()``
             ended = (each for each in self._deliveries if each.ended and each is not told)
             deliveries = next(ended, None)
@@ -304,34 +302,20 @@ class Stats:
                 deliveries = Deliveries()
                 self._deliveries.append(deliveries)
             if ahead:
-                mine = [deliveries, *self._open] if kept else [deliveries]
-                self._ahead = dict(zip(mine, map(VALUES, mine), strict=True))
                 deliveries.begin(now)
             else:
                 self._begin(deliveries, now)
         return deliveries
 
     def begin_again(self, deliveries: Deliveries) -> None:
-        """Let an epoch that was begun ahead begin; what its threads have made is its own."""
-        now = perf_counter()
+        """Let an epoch that was begun ahead be the last one; what was made since is its own."""
         with self._lock:
-            self._ahead.pop(deliveries, None)
-            self._begin(deliveries, now)
-            self._ahead = {}
-
-    def _forget_ahead(self) -> None:
-        """Count nothing of an epoch that was begun ahead and thrown away; with ``_lock`` held."""
-        for each, before in self._ahead.items():
-            if before is _NOTHING and each in self._open:
-                self._open.remove(each)
-            else:
-                unseen = tuple(map(sub, before, VALUES(each)))
-                self._ended = _added([VALUES(self._ended), unseen])
-        self._ahead = {}
+            self._begin(deliveries, perf_counter())
 
     def _begin(self, deliveries: Deliveries, now: float) -> None:
         """Let an epoch be the last one.  Call with ``_lock`` held."""
-        self._begun = self._read(now)
+        self._begun = self._read(now, made=self._ahead)
+        self._ahead = self._told = None
         self.epochs += 1
         deliveries.begin(now)
         self.last = deliveries
@@ -395,7 +379,9 @@ class Stats:
 
     def epoch(self) -> tuple[Sums, Sums]:
         """Return what was counted before the last epoch, and by now or by its last batch."""
-        last, begun = self.last, self._begun  # unlocked: each read whole
+        last, begun, told = self.last, self._begun, self._told  # unlocked: each read whole
+        if told is not None:
+            return told
         if last is None:
             return (end := self.snapshot()), end
         used, since = last.used, last.waits_since  # once each: the epoch goes on meanwhile
@@ -420,20 +406,24 @@ class Stats:
         busy = [each for each in counters if each.task is not None]
         return sorted(busy, key=attrgetter("task_began"))
 
-    def _read(self, now: float, used: tuple[float, int] | None = None) -> Rows:
-        """Read all records; for the arguments see `snapshot`.  Call with ``_lock`` held."""
+    def _read(
+        self, now: float, used: tuple[float, int] | None = None, made: Rows | None = None
+    ) -> Rows:
+        """Read all records.  Call with ``_lock`` held.
+
+        Args:
+            now: On the clock.
+            used: As `process_use` has returned it; None to ask.
+            made: As `_made` has returned it; None to read these.
+        """
         inline = sum(each.busy_seconds for each in self._deliveries)
         here = Sums(now, 0, *(used or process_use()), inline_seconds=inline)
-        records = (here, self._ended, *self._deliveries, *self._open)
-        rows = list(map(VALUES, records))
-        if self._ahead:
-            read = dict(zip(records, rows, strict=True))
-            for each, before in self._ahead.items():
-                rows.append(tuple(map(sub, before, read.get(each) or VALUES(each))))
-        return rows
+        rows = list(map(VALUES, (here, *self._deliveries)))
+        return rows + (self._made() if made is None else made)
 
-
-_NOTHING = VALUES(Sums())
+    def _made(self) -> Rows:
+        """Read the records of threads that make samples.  Call with ``_lock`` held."""
+        return list(map(VALUES, (self._ended, *self._open)))
 
 
 def _added(rows: Iterable[tuple[Any, ...]]) -> Sums:
