@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import partial
+from operator import index
 from typing import Any
 
 __all__ = [
@@ -133,6 +134,28 @@ class InProcessWarning(ThreadLoaderWarning):
 
 class SlowLoadingWarning(ThreadLoaderWarning):
     """A loop waited for batches in a notable share of its time; the message says what for."""
+
+
+def checked_count(name: str, value: Any, *, at_least: int = 0) -> int:
+    """Return a whole number as an int.
+
+    Args:
+        name: Of the argument.
+        value: Its value; of Python or NumPy.
+        at_least: The least that it may be.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        msg = f"{name} must be a whole number, but got {value!r}"
+        raise TypeError(msg)
+    number = index(value)
+    if number < at_least:
+        msg = f"{name} must be at least {at_least}, but got {number}"
+        raise ValueError(msg)
+    return number
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

@@ -28,7 +28,6 @@ from threadloader._session.arguments import (
     check_shuffle,
     check_timeout,
     check_together,
-    checked_count,
     checked_function,
     default_num_workers,
     given_num_workers,
@@ -39,6 +38,7 @@ from threadloader._session.begin import begin
 from threadloader._session.session import RunState, Session
 from threadloader._session.state import checked_state, fingerprint_of, make_state
 from threadloader._tuning.tuner import Tuner
+from threadloader.errors import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

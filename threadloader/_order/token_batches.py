@@ -12,14 +12,13 @@ allows, but for the last one and for what whole samples leave over.
 from __future__ import annotations
 
 import math
-import operator
 import zlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from threadloader._rng.permutation import KeyedPermutation
-from threadloader.errors import StateError
+from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,17 +89,17 @@ class TokenBatches:
             msg = f"too_long must be 'error', 'drop' or 'alone', but got {too_long!r}"
             raise ValueError(msg)
         max_tokens = _positive("max_tokens", max_tokens)
-        multiple = _whole_number("pad_to_multiple_of", pad_to_multiple_of or 1)
+        multiple = checked_count("pad_to_multiple_of", pad_to_multiple_of or 1, at_least=1)
         array = _as_array(lengths)
         _check_lengths(array, multiple, max_tokens if too_long == "error" else None)
         sampled = _rounded(array[_sampled(len(array))], multiple)
         if max_samples is not None:
-            max_samples = _whole_number("max_samples", max_samples)
+            max_samples = checked_count("max_samples", max_samples, at_least=1)
         if pool_size is None:
             pool_size = _default_pool_size(sampled, max_tokens, max_samples or len(array))
-        pool_size = _whole_number("pool_size", pool_size)
-        group_size = _whole_number("group_size", group_size)
-        seed, shuffle = _whole_number("seed", seed, at_least=0), bool(shuffle)
+        pool_size = checked_count("pool_size", pool_size, at_least=1)
+        group_size = checked_count("group_size", group_size, at_least=1)
+        seed, shuffle = checked_count("seed", seed), bool(shuffle)
         decisive = (
             *(_VERSION, max_tokens, max_samples, multiple, group_size, pool_size, too_long),
             *(shuffle, seed, len(array), sampled.tolist()),
@@ -154,7 +153,7 @@ class TokenBatches:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the pass that begins next, before its first batch."""
-        self._epoch = _whole_number("epoch", epoch, at_least=0)
+        self._epoch = checked_count("epoch", epoch)
 
     def __iter__(self) -> _TokenPass:
         return _TokenPass(self, self._settings)
@@ -366,22 +365,6 @@ class _TokenPass:
         self._number, self._next = state["pool"], state["batch"]
         self._before, self._batches = state["before"], None
         self._begin(state["epoch"])
-
-
-def _whole_number(name: str, value: Any, *, at_least: int = 1) -> int:
-    """Return an argument that is a whole number.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is too small.
-    """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        msg = f"{name} must be a whole number, but got {value!r}"
-        raise TypeError(msg)
-    if value < at_least:
-        msg = f"{name} must be at least {at_least}, but got {value}"
-        raise ValueError(msg)
-    return operator.index(value)
 
 
 def _positive(name: str, value: Any) -> float:

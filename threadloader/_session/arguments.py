@@ -23,7 +23,7 @@ from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.share import PROTOCOL, check_askable
 from threadloader._settings import TORCHS, Settings
 from threadloader._tuning.machine import default_threads
-from threadloader.errors import warn_user
+from threadloader.errors import checked_count, warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ def given_num_workers(threads: int | None, num_workers: int | None) -> int | Non
         ValueError: It is negative, or the two names have two values.
     """
     if threads is not None:
-        threads = checked_count("threads", threads, at_least=0)
+        threads = checked_count("threads", threads)
     if num_workers is None:
         return threads
     try:
@@ -220,26 +220,9 @@ def check_together(
         raise ValueError(msg)
 
 
-def checked_count(name: str, value: int, *, at_least: int) -> int:
-    """Return a whole number as an int; refuse other types and numbers below ``at_least``."""
-    value = checked_int(name, value)
-    if value < at_least:
-        msg = f"{name} must be at least {at_least}, but got {value}"
-        raise ValueError(msg)
-    return value
-
-
 def plain_int(value: Any) -> Any:
     """Return a whole number of NumPy's as an int, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
-
-
-def checked_int(name: str, value: int) -> int:
-    """Return a whole number of Python's or NumPy's as an int; refuse other types."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} must be an int, but got {value!r}"
-        raise TypeError(msg)
-    return int(value)
 
 
 def _check_generator(generator: Any) -> None:
@@ -286,7 +269,7 @@ def _checked_seed(name: str, seed: Any) -> int | None:
     """
     if seed is None:
         return None
-    whole_seed = checked_count(name, seed, at_least=0)
+    whole_seed = checked_count(name, seed)
     if whole_seed >= 1 << 64:
         msg = f"seed must be less than 2**64, but got {seed}"
         raise ValueError(msg)
@@ -306,7 +289,7 @@ def _checked_shard(name: str, shard: Any) -> Any:
         check_choice(name, shard, ("auto",), also=", (rank, world_size) or a mesh")
         return shard
     if isinstance(shard, (tuple, list)) and len(shard) == 2:
-        rank = checked_count("rank in shard", shard[0], at_least=0)
+        rank = checked_count("rank in shard", shard[0])
         world_size = checked_count("world_size in shard", shard[1], at_least=1)
         if rank >= world_size:
             msg = f"shard must be (rank, world_size) with rank < world_size, but got {shard!r}"
@@ -479,7 +462,7 @@ class Attributes:
             mine["threads"] = threads  # a subclass's own
             return
         number = default_threads() if threads is None else threads
-        self.num_workers = checked_count("threads", number, at_least=0)
+        self.num_workers = checked_count("threads", number)
         self._fixed = self._fixed._replace(tunes_threads=threads is None)
 
     @property

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
 from threadloader import _torch
-from threadloader.errors import StateError
+from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,22 +101,6 @@ def _checked_weight(name: str, weight: Any) -> float:
         msg = f"the weight of {name!r} must be 0 or more, and finite, but got {weight!r}"
         raise ValueError(msg)
     return number
-
-
-def checked_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 0.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is negative.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        msg = f"{name} must be a whole number, but got {value!r}"
-        raise TypeError(msg)
-    if value < 0:
-        msg = f"{name} must be at least 0, but got {value}"
-        raise ValueError(msg)
-    return int(value)
 
 
 def tagged(sample: Any, number: int, with_source: bool | str) -> Any:

@@ -13,7 +13,6 @@ from threadloader import _torch
 from threadloader.datasets._mixture.mixing import (
     ENDLESS,
     Mixing,
-    checked_count,
     checked_weights,
     is_map_style,
     tagged,
@@ -22,6 +21,7 @@ from threadloader.datasets._mixture.mixing import (
 )
 from threadloader.datasets._mixture.plan import Plan
 from threadloader.datasets._shards.sharding import Shared
+from threadloader.errors import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

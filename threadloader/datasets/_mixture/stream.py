@@ -33,7 +33,6 @@ from threadloader._rng.seeds import epoch_seed
 from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.datasets._mixture.mixing import (
     Mixing,
-    checked_count,
     checked_weights,
     is_map_style,
     tagged,
@@ -42,7 +41,7 @@ from threadloader.datasets._mixture.mixing import (
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
 from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
-from threadloader.errors import SampleError, StateError
+from threadloader.errors import SampleError, StateError, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
