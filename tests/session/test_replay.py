@@ -222,6 +222,23 @@ def test_an_error_is_raised_again_with_what_was_drawn(dataset: Any, threads: int
         assert int(np.ravel(loader.replay(first.value))[0]) >= 0  # mended: it is a sample now
 
 
+@pytest.mark.parametrize("kind", ["with a seed", "shuffled"])
+def test_an_error_is_of_its_own_epoch(kind: str) -> None:
+    data = Drawing()
+    data.bad = 21
+    with loader_of(kind, data) as loader:
+        with pytest.raises(LookupError) as failed:
+            list(loader)
+        data.bad = None
+        expected = loader.replay(failed.value).tolist()
+        list(loader)
+        if kind == "with a seed":
+            assert loader.replay(failed.value).tolist() == expected
+        else:
+            with pytest.raises(ValueError, match="order of epoch 0 is not known"):
+                loader.replay(failed.value)
+
+
 def test_an_earlier_epoch_is_drawn_again_by_its_seed() -> None:
     with loader_of("with a seed", Drawing()) as loader:
         epochs = [epoch_of(loader) for _ in range(3)]

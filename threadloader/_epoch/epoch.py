@@ -75,6 +75,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
         prepare: Called by `start`, before batches are planned.
         base_seed: Of the workers.
+        number: Of the epoch in the loader's run, from 0.
         begun: Batches that were delivered before this epoch was resumed.
 
     Invariants, whenever ``_turn`` is not held:
@@ -101,8 +102,9 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         counted: Deliveries,
         device: Device | None,
         prepare: Callable[[Progress], None] | None,
-        base_seed: int = 0,
-        begun: int = 0,
+        base_seed: int,
+        number: int,
+        begun: int,
     ) -> None:
         end_thread_at_exit()
         self._progress = progress = Progress(stats, copies=device is not None)
@@ -111,6 +113,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._depth, self._ring = collation.depth, collation.ring
         self._name, self._window = settings.name, settings.window
         self._tally = tally
+        self._number = number
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
         self._counted = counted
@@ -262,7 +265,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 if now >= counted.due or now - entered >= LONG_SECONDS:
                     self._note_call(counted, now - entered)
             if failure is not None:
-                set_notes(failure.error, failure.notes)
+                set_notes(failure.error, failure.notes, self._number)
                 raise failure.error
             return batch
         except BaseException as error:

@@ -36,41 +36,58 @@ class Failure(NamedTuple):
 
 
 class _Note(str):
-    """A note of ours, which is told from the user's own."""
+    """A note of ours, which is told from the user's own.
 
-    __slots__ = ()
+    Attributes:
+        epoch: The number of the epoch in which the error was raised; None if that is not known.
+    """
+
+    __slots__ = ("epoch",)
+
+    epoch: int | None
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         """Pickle it as a string: errors are read where this package is not installed."""
         return str, (str(self),)
 
 
-def set_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+def set_notes(error: BaseException, notes: tuple[str, ...], epoch: int | None = None) -> None:
     """Set our notes on an error, in the place of those that it has of an earlier failure.
 
     The user's own notes stay.  An error that refuses notes has none.
+
+    Args:
+        error: The error.
+        notes: Their texts.
+        epoch: See `epoch_of_note`.
     """
+    ours = list(map(_Note, notes))
+    for note in ours:
+        note.epoch = epoch
     with suppress(Exception):
-        _exchange_notes(error, notes)
+        _exchange_notes(error, ours)
 
 
-def _exchange_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+def _exchange_notes(error: BaseException, ours: list[_Note]) -> None:
     before = getattr(error, "__notes__", [])
-    if not isinstance(before, list) or _ours(before) == notes:
+    if not isinstance(before, list):
         return
     users = [note for note in before if type(note) is not _Note]
+    if not ours and len(users) == len(before):
+        return
     if type(error).add_note is BaseException.add_note:
         # By one assignment: another thread that does the same leaves its notes or these.
-        error.__notes__ = [*users, *map(_Note, notes)]
+        error.__notes__ = [*users, *ours]
         return
     if len(users) < len(before):
         error.__notes__ = users
-    for note in notes:
-        error.add_note(_Note(note))
+    for note in ours:
+        error.add_note(note)
 
 
-def _ours(notes: list[str]) -> tuple[str, ...]:
-    return tuple(note for note in notes if type(note) is _Note)
+def epoch_of_note(note: str) -> int | None:
+    """Return the number of the epoch whose loop got an error with this note; None if unknown."""
+    return note.epoch if isinstance(note, _Note) else None
 
 
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:

@@ -177,6 +177,7 @@ def _plan(
         device=device,
         prepare=prepare,
         base_seed=epoch_seeds.workers,
+        number=position.epoch,
         begun=position.batches,
     )
     undo.callback(epoch.cancel)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._fetch.failure import epoch_of_note
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
 from threadloader._order.samplers import is_known
@@ -45,7 +46,7 @@ _NOTE = re.compile(r"batch (\d+)(?:, index (.+))?$")
 class Wanted(NamedTuple):
     """What is to be made again; see `ThreadLoader.replay`."""
 
-    epoch: int | None
+    epoch: int | None  # None for the latest
     batch: int
     row: int | None = None
     index_text: str | None = None  # as `repr` has it
@@ -59,7 +60,7 @@ class Wanted(NamedTuple):
         """
         for note in reversed(getattr(error, "__notes__", [])):
             if found := _NOTE.search(note):
-                return cls(None, int(found[1]), index_text=found[2])
+                return cls(epoch_of_note(note), int(found[1]), index_text=found[2])
         msg = f"{error!r} has no note that says in which batch it was raised"
         raise ValueError(msg)
 
