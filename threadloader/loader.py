@@ -11,7 +11,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
-from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.kinds import is_ours
 from threadloader._lifetime import end_thread_at_exit
 from threadloader._order.ranks import sampled_batches
@@ -253,7 +252,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
             name=f"tl{next(_loaders)}",
             iterable=iterable,
             unsharded=unsharded,
-            whole_batches=iterable or (batched and fetches_whole_batches(dataset)),
+            whole_batches=iterable or (batched and _torch.gives_whole_batches(dataset)),
             tunes_threads=tunes_threads,
             ticket_size=TicketSize(),
             tuner=Tuner(),

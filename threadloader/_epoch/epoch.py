@@ -239,7 +239,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         # All else is as it was when it had begun, its context variables, too.
         self._tuner.leave_out(perf_counter() - self._counted.latest)
         if self._first_samples is not None:
-            self._first_samples.watch(self._users_dataset)  # the end of another epoch forgets all
+            self._first_samples.watch(self._dataset)  # the end of another epoch forgets all
         self._stats.begin_again(self._counted)
 
     def __next__(self) -> Any:

@@ -60,6 +60,7 @@ class MadeHere:
     _batches: deque[OpenBatch | FailedBatch]
     _counted: Deliveries
     _stats: Stats
+    _dataset: Any
     _planned_all: bool
     _entered: float
     _depth: PrefetchDepth
@@ -83,7 +84,6 @@ class MadeHere:
         self._draws_ahead = settings.draws_ahead
         self._is_users = not settings.iterable and is_users(settings.index_sampler)
         self._to_plan = settings.batches if workers is not None else math.inf
-        self._users_dataset = settings.dataset
         self._copies = settings.dataset_copy != "shared"
         # Of batches that must be those that the calling thread would make; None of all others.
         default = workers is not None and workers.is_default
@@ -302,7 +302,7 @@ class MadeHere:
         first = self._first_samples
         if first is None:
             return True
-        return first.may_leave(self._users_dataset, self._calling.worker.counters.samples)
+        return first.may_leave(self._dataset, self._calling.worker.counters.samples)
 
     def _look_at_objects(self) -> None:
         """Go on in the calling thread if the loop has set what copies of threads do not see."""

@@ -57,11 +57,6 @@ class Cancellable(Protocol):
         """Leave a list alone."""
 
 
-def fetches_whole_batches(dataset: Any) -> bool:
-    """Whether the dataset has ``__getitems__``, to be called with all indices of a batch."""
-    return _torch.gives_whole_batches(dataset)
-
-
 class Fetches:
     """What gives a worker its samples: a `Fetcher`, or `ReadSamples` for an iterable.
 

@@ -343,11 +343,6 @@ def is_known(index_sampler: Any) -> bool:
     return type(inner_sampler(index_sampler)) in _KINDS
 
 
-def is_list(index_sampler: Any) -> bool:
-    """Whether a sampler is a list or an array."""
-    return type(inner_sampler(index_sampler)) in (*_LISTS, np.ndarray)
-
-
 def is_users(index_sampler: Any) -> bool:
     """Whether a sampler is of a class of the user's, or one that draws as the user's code goes on.
 

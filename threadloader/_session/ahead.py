@@ -22,7 +22,7 @@ from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.object_copy import walked
 from threadloader._fetch.parts import NUMBERS, parts
 from threadloader._order.ranks import rank_with_own_streams, share_of, within
-from threadloader._order.samplers import inner_sampler, is_list, is_users, length_of
+from threadloader._order.samplers import inner_sampler, is_users, length_of
 from threadloader._session.begin import begin, warn_of_order
 from threadloader._session.order_states import OrderStates
 from threadloader.errors import warn_user
@@ -216,8 +216,7 @@ def _content(settings: Settings) -> str:
     if settings.iterable:
         return ""
     inner = inner_sampler(settings.index_sampler)
-    listed: Any = getattr(inner, _torch.CONTENTS.get(type(inner), ""), None)
-    listed = inner if is_list(inner) else listed
+    listed: Any = getattr(inner, _torch.CONTENTS.get(type(inner), ""), inner)
     if isinstance(listed, _torch.Tensor):
         array = _torch.array_of(listed)
         listed = listed.tolist() if array is None else array

@@ -102,7 +102,9 @@ class KeptWorkers:
             readers += [group for group in ending if not group.gone]
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
         if "free-threading" in sys.version and gil_is_enabled():
-            _warn_of_the_gil()
+            from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # rare
+
+            warn_of_the_gil()
         of_samples = ("__getitem__", "__getitems__", "__iter__")
         makers = (getattr(type(settings.dataset), name, None) for name in of_samples)
         warn_of_process_wide(settings.worker_init_fn, *makers)
@@ -170,10 +172,3 @@ class KeptWorkers:
         for group in self._groups.copy():
             if group.gone:
                 self._groups.pop(group, None)
-
-
-def _warn_of_the_gil() -> None:
-    """Say once which import switched the GIL on: this build can do without."""
-    from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # hardly ever
-
-    warn_of_the_gil()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import operator
 import re
-from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +29,6 @@ from threadloader._work.stats import Stats
 from threadloader._work.workers import CallingThread, may_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from threadloader._order.tickets import PlannedBatch
     from threadloader._session.session import Session
     from threadloader._session.state import State
@@ -159,7 +156,8 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
     if seed is None and settings.generator is None:
         seed = state["draws"].get("agreed")
     rank = rank_with_own_streams(settings, share)
-    with _put_back(settings):
+    before = OrderStates(settings)
+    try:
         draws = Seeds().begin_epoch(seed, settings.generator, state)
         draws.shared_seed(settings.dataset)
         sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
@@ -169,6 +167,8 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
             sampler_pass, lane, batched=settings.batched, whole_batches=settings.whole_batches
         )
         drawn = list(islice(iter(planner.draw, None), max(batch + 1, check[0] if check else 0)))
+    finally:
+        before.restore()
     if check is not None and (len(drawn) < check[0] or drawn[check[0] - 1].checkpoint != check[1]):
         raise ValueError(OTHER_ORDER)
     if not 0 <= batch < len(drawn):
@@ -194,16 +194,6 @@ def _with_own_sampler(settings: Settings, lane: Lane) -> Settings:
         tell_again(sampler, lane.sampler_epoch)
     which = "sampler" if settings.batch_sampler is None else "batch_sampler"
     return settings._replace(**{which: sampler})
-
-
-@contextmanager
-def _put_back(settings: Settings) -> Iterator[None]:
-    """Let all that an order is drawn from be as it was."""
-    before = OrderStates(settings)
-    try:
-        yield
-    finally:
-        before.restore()
 
 
 def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-import warnings
 from functools import cache
-from pathlib import Path
 
 from threadloader._tuning.tuner import gil_is_enabled
-from threadloader.errors import GilWarning
+from threadloader.errors import GilWarning, warn_user
 
 AN_IMPORT = "the import of an extension module"
-_PACKAGE = str(Path(__file__).parents[1])
 
 
 def is_free_threaded() -> bool:
@@ -42,5 +39,4 @@ def warn_of_the_gil() -> None:
         "RuntimeWarning at that import names it.  Use another version of that package or do "
         "without, or set PYTHON_GIL=0 if it is known to be safe"
     )
-    if sys.version_info >= (3, 12):
-        warnings.warn(msg, GilWarning, skip_file_prefixes=(_PACKAGE,))
+    warn_user(msg, GilWarning)

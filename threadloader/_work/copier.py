@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -29,7 +29,7 @@ from threadloader._threads.pool import Pool, SingleJob
 from threadloader._trace import stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._threads.pool import ThreadGroup
@@ -96,12 +96,12 @@ class Copier:
         self.wake = progress.on_change = partial(self.inbox.put, None)
         # Not the method itself, which would lead back here.
         failed = partial(_failed, weakref.ref(self))
-        self._pool: Pool[None] = Pool(
-            1, name, _enter, role="copier", failed=failed, exit_seconds=EXIT_SECONDS
+        self._pool: Pool[int] = Pool(
+            1, name, nullcontext, role="copier", failed=failed, exit_seconds=EXIT_SECONDS
         )
 
     @property
-    def thread_group(self) -> ThreadGroup[None]:
+    def thread_group(self) -> ThreadGroup[int]:
         """The thread, which may still run when the copier is dropped."""
         return self._pool.thread_group
 
@@ -168,18 +168,12 @@ def _failed(copier: weakref.ref[Copier], number: int, error: BaseException) -> N
         alive.failed(error)
 
 
-@contextmanager
-def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # one thread
-    """The context of the copier's thread: nothing."""
-    yield
-
-
-def _run(copier: Copier, worker: None) -> None:  # noqa: ARG001
+def _run(copier: Copier, worker: int) -> None:  # noqa: ARG001
     """Copy batches until the epoch is closed.
 
     Args:
         copier: Whose thread this is, for this one job.
-        worker: None, from the pool.
+        worker: Its number, from the pool.
     """
     loop = _CopyLoop(copier)
     try:
@@ -220,7 +214,7 @@ class _CopyLoop:
 
     def end(self) -> None:
         """Wait for the copies under way, and give back all slots."""
-        self._copier.progress.stop_reporting()
+        self._copier.progress.on_change = None
         self._waiting.clear()
         with suppress(Empty):  # a cycle: its batches lead back to it
             while True:

@@ -199,10 +199,6 @@ class Progress:
         finally:
             self._awaited = ()
 
-    def stop_reporting(self) -> None:
-        """Drop ``on_change``."""
-        self.on_change = None
-
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
         self.cancel()
