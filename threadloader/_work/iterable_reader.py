@@ -21,12 +21,10 @@ from threadloader._order.tickets import PlannedBatch
 from threadloader._ranks.share import asked
 from threadloader._resume import (
     Checkpoint,
+    begin,
     fresh_state,
     is_stateful,
-    restore,
     restore_after,
-    restore_begun,
-    restore_between,
     restore_whole,
     snapshot,
     snapshot_between,
@@ -131,11 +129,7 @@ class IterableReader:
         self.used_up = isgenerator(iterator) and iterator.gi_frame is None
 
     def _begin(self, states: Mapping[str, Any]) -> None:
-        self._iterator = iterator = iter(self._dataset)
-        if "iterator" in states:
-            restore("dataset's iterator", iterator, states["iterator"])
-        elif "self" in states:
-            restore_begun(iterator, states["self"])
+        self._iterator = begin("dataset", self._dataset, states)
 
     def _ask(self, part: Part) -> None:
         """Ask the dataset for the part to read."""
@@ -148,7 +142,7 @@ class IterableReader:
             self._dataset, self._continues, self._saves_start = given, False, False
 
     def _restore(self) -> Mapping[str, Any]:
-        """Bring the dataset to where the lane is; return the states that its iterator may need."""
+        """Note where the lane is; return the states from which the pass begins."""
         checkpoint = self._from
         if checkpoint is None:
             if self._saves_start and self._snapshot_every and is_stateful(self._dataset):
@@ -165,7 +159,6 @@ class IterableReader:
         if "dataset" in checkpoint.states:
             if resumed and "iterator" not in checkpoint.states and is_stateful(self._dataset):
                 self._fresh = fresh_state(self._dataset)
-            restore_between("dataset", self._dataset, checkpoint.states["dataset"])
         elif "self" in checkpoint.states:
             self._resumed_in_pass = bool(resumed)
         return checkpoint.states
