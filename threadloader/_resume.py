@@ -29,10 +29,6 @@ class Checkpoint(NamedTuple):
     between_passes: bool = False  # whether a pass begins here, and none was broken off before
 
 
-def _nothing() -> None:
-    """Return no checkpoint."""
-
-
 class Lane:
     """The delivered batches of one sampler or replica, and its checkpoints.
 
@@ -61,7 +57,7 @@ class Lane:
         self.length: int | None = None  # batches of a user's sampler in all
         self.first = first
         # Takes ``first`` now; returns None if it is too late for that.
-        self.find_first: Callable[[], Checkpoint | None] = _nothing
+        self.find_first: Callable[[], Checkpoint | None] = lambda: None
         self.total: int | None = None  # batches of a replica, once it was read to its end
         self.sampler_epoch = sampler_epoch
         self.end_checkpoint: Checkpoint | None = None  # at that end

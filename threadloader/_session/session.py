@@ -161,7 +161,7 @@ class Session:
         self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
         self.kept_workers = KeptWorkers(self.stats)
-        self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
+        self._epoch: Callable[[], Epoch | None] = lambda: None  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
         self.skip = 0  # batches of a sampler that the next epoch leaves out, without a state
         self.ahead: Any = None  # the `Ahead` of an epoch that was begun before its `iter`, if any
@@ -396,10 +396,6 @@ def _use_of_cache(dataset: Any) -> Callable[[], CacheUse | None]:
         inner = (part for name, part, _ in attributes(dataset) if name == "dataset")
         dataset = next(inner, None)
     return no_cache
-
-
-def _no_epoch() -> None:
-    """Stand for the last epoch where there is none."""
 
 
 def new_ring(settings: Settings) -> Ring:

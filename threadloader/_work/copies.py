@@ -197,10 +197,6 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
     return twin, copy_function(init_fn, how, copied, "worker_init_fn")
 
 
-def _nothing() -> None:
-    """Adopt nothing: the calling thread is the one that called ``iter()``."""
-
-
 class Worker:
     """The identity of a worker, and what it has of its own.
 
@@ -211,7 +207,7 @@ class Worker:
         fetcher: Gives it samples of its own copy of the dataset.
         copied: From the user's objects to its copies.
         collate_fn: Its copy; None for the user's own function.
-        adopt: Called before a job, in a thread that may be kept.
+        adopt: Called before a job, in a thread that may be kept; nothing in the calling thread.
 
     Threads:
         all: its own thread.
@@ -237,7 +233,7 @@ class Worker:
         fetcher: Fetches,
         copied: Copied | None = None,
         collate_fn: Any = None,
-        adopt: Callable[[], None] = _nothing,
+        adopt: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.place = place

@@ -151,7 +151,6 @@ class Deliveries(Counters):
         all else but end: consumer, in its turn.
     """
 
-    ended: bool = False
     used: tuple[float, int] | None = None  # as `process_use`, at the end; None before that
     waits_since: float = 0.0  # when the present wait for workers began, on the clock; 0 for none
     began: float = 0.0  # on the clock
@@ -165,14 +164,13 @@ class Deliveries(Counters):
         Args:
             now: On the clock.
         """
-        self.ended, self.used = False, None
+        self.used = None
         self.began = self.latest = now
         self.waits_since = self.due = self.longest_seconds = 0.0
 
     def end(self) -> None:
         """Note that no batch comes any more; a finalizer may call this, inside any lock."""
         self.used = process_use()
-        self.ended = True
 
     def started(self, groups: Iterable[ThreadGroup[Any]] = ()) -> None:
         """Note the end of ``iter()``, which has started these threads, if they were not before."""
@@ -296,7 +294,9 @@ class Stats:
         with self._lock:
             self._ahead = self._made() if ahead else None
             told = self.last if ahead else None  # of it is told until ``iter()``
-            ended = (each for each in self._deliveries if each.ended and each is not told)
+            ended = (
+                each for each in self._deliveries if each.used is not None and each is not told
+            )
             deliveries = next(ended, None)
             if deliveries is None:
                 deliveries = Deliveries()

@@ -565,7 +565,7 @@ class CallingThread:
         # As long as the stream lives, random functions are redirected.
         self._stream: WorkerStream | None = None
         self._isolates = isolates
-        self._end: Callable[[], object] = _nothing
+        self._end: Callable[[], object] = lambda: None
 
     @property
     def worker(self) -> Worker:
@@ -609,7 +609,3 @@ class CallingThread:
     def end(self) -> None:
         """Redirect random functions no longer."""
         self._end()
-
-
-def _nothing() -> None:
-    """Do nothing: no functions were redirected."""
