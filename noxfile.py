@@ -141,9 +141,9 @@ def clients(session: nox.Session) -> None:
 
 @nox.session(python=["3.11", "3.13t"])
 def stores(session: nox.Session) -> None:
-    """Read from a real S3 server on this machine, which refuses wrong signatures."""
+    """Read from a real S3 server on this machine, which refuses wrong signatures; and Parquet."""
     install(session, ".[zstd]", "stores")
-    run_pytest(session, "tests/datasets/remote")
+    run_pytest(session, "tests/datasets/remote", "tests/datasets/parquet")
 
 
 @nox.session(python="3.11")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gzip
 import importlib
 import inspect
+import json
 import re
 import sys
 import tarfile
@@ -259,6 +261,7 @@ def _photos() -> Mapping[str, Any]:
 
 
 def _arrays() -> Mapping[str, Any]:
+    np.arange(20_000, dtype=np.uint16).tofile("train.bin")
     return {"images": np.zeros((300, 3, 8, 8), np.uint8), "labels": np.arange(300)}
 
 
@@ -298,9 +301,10 @@ def _progress_bars() -> Mapping[str, Any]:
 
 def _parquet() -> Mapping[str, Any]:
     pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    Path("train").mkdir()
     table = pyarrow.table({"x": np.arange(1000), "y": np.arange(1000.0)})
-    parquet.write_table(table, "rows.parquet", row_group_size=256)
-    return {"paths": ["rows.parquet"]}
+    parquet.write_table(table, "train/rows.parquet", row_group_size=256)
+    return {}
 
 
 def _sequences() -> Mapping[str, Any]:
@@ -321,11 +325,20 @@ def _arithmetic() -> Mapping[str, Any]:
     return found
 
 
+def _lines() -> Mapping[str, Any]:
+    Path("train").mkdir()
+    Path("train/a.jsonl").write_text('{"y": 1}\n' * 99)
+    Path("packed").mkdir()
+    Path("packed/a.jsonl.gz").write_bytes(gzip.compress(b'{"y": 1}\n' * 99))
+    return {"json": json, "ThreadLoader": ThreadLoader}
+
+
 GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "arrays.md": _arrays,
     "cached.md": _photos,
     "functions.md": lambda: {"next_jobs": lambda _: []},
     "images.md": _photos,
+    "lines.md": _lines,
     "mixtures.md": _sources,
     "notebooks.md": _progress_bars,
     "parquet.md": _parquet,

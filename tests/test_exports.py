@@ -45,6 +45,7 @@ HEAVY = {
     "compression.zstd",
     "fsspec",
     "leanjpeg_simple",
+    "pyarrow",
     "rich",
     "simplejpeg",
     "torch",

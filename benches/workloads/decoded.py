@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from benches.workloads.photo_files import photo_files
-from threadloader.datasets._images.decode import decode
+from threadloader.datasets._images.decode import decode_image
 from threadloader.datasets._images.jpeg_decoders import installed_decoders
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Decoded:
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
         """Return the photo, of shape (height, width, 3), and its label."""
         data = self._paths[index % len(self._paths)].read_bytes()
-        return decode(data, size=self._size, decoder=self._decoder), index % 100
+        return decode_image(data, size=self._size, decoder=self._decoder), index % 100
 
 
 if __name__ == "__main__":

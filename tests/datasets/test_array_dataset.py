@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+
 import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 from support.gathering import numbers
 from support.pictures import picture
 
+from threadloader import ThreadLoader, pack
 from threadloader.datasets import ArrayDataset
 
 
@@ -23,3 +29,30 @@ def test_an_array_dataset_tells_what_it_is() -> None:
     assert repr(ArrayDataset({"x": rows, "y": labels})) == (
         "ArrayDataset('x': float32 (3, 2, 4), 'y': uint8 (3,))"
     )
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_rows_of_a_file_of_tokens_are_views_that_overlap(tmp_path: Path, threads: int) -> None:
+    np.arange(1, 1000, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    tokens = np.memmap(tmp_path / "train.bin", np.uint16, "r")
+    rows = sliding_window_view(tokens, 33)[::32]
+    assert np.shares_memory(rows, tokens)
+    dataset = ArrayDataset(rows)
+    assert np.shares_memory(dataset[5], tokens)
+    loader = ThreadLoader(dataset, 8, shuffle=True, seed=1, threads=threads, output="numpy")
+    found = np.concatenate(list(loader))
+    assert found.dtype == np.uint16
+    starts = sorted(found[:, 0].tolist())
+    assert starts == [1 + 32 * row for row in range(31)]
+    np.testing.assert_array_equal(found, found[:, :1] + np.arange(33))
+
+
+def test_documents_of_a_file_of_tokens_are_packed_whole(tmp_path: Path) -> None:
+    np.arange(30, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    tokens, ends = np.memmap(tmp_path / "train.bin", np.uint16, "r"), [0, 4, 9, 11, 30]
+    documents = [tokens[start:end] for start, end in itertools.pairwise(ends)]
+    rows = list(pack(documents, 20))
+    assert sorted(row["segment_ids"].max() for row in rows) == [1, 3]
+    assert sorted(np.concatenate([r["input_ids"][r["segment_ids"] > 0] for r in rows])) == [
+        *range(30)
+    ]

@@ -18,6 +18,8 @@ import threadloader.datasets
 from threadloader.datasets import (
     ArrayDataset,
     Cached,
+    Lines,
+    LineStream,
     Mixture,
     PerThread,
     RemoteFile,
@@ -43,6 +45,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("cats", "dogs"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         (tmp_path / "photos" / name / "0.ppm").write_bytes(b"P6 2 1 255\n" + bytes(range(6)))
+    (tmp_path / "photos" / "a.txt").write_text("one\ntwo\n")
     (tmp_path / "a.tar").write_bytes(tar_bytes(MEMBERS))
     os.utime(tmp_path / "a.tar", ns=(EPOCH, EPOCH))
     monkeypatch.chdir(tmp_path)
@@ -61,6 +64,12 @@ def image_folder() -> Any:
     return threadloader.datasets.ImageFolder("photos", size=2, decoder="pillow")
 
 
+def parquet_rows() -> Any:
+    pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(pyarrow.table({"y": [1, 2, 3]}), "a.parquet", row_group_size=2)
+    return threadloader.datasets.ParquetRows("a.parquet")
+
+
 def in_third_epoch(dataset: Any) -> Any:
     dataset.set_epoch(2)
     return dataset
@@ -71,8 +80,11 @@ MAKE: dict[str, Callable[[], Any]] = {
     "Cached": lambda: Cached(range(3), "kept", key="a"),
     "Cached in memory": lambda: Cached(range(3), memory="1 MiB"),
     "ImageFolder": image_folder,
+    "LineStream": lambda: in_third_epoch(LineStream("photos/a.txt", parse=bytes.decode, seed=5)),
+    "Lines": lambda: Lines("photos/a.txt", parse=bytes.decode),
     "Mixture": lambda: in_third_epoch(Mixture({"a": (range(9), 1), "b": (range(7), 2)})),
     "MixtureStream": lambda: in_third_epoch(Mixture({"a": (Rows(9), 1), "b": (range(7), 2)})),
+    "ParquetRows": parquet_rows,
     "PerThread": lambda: PerThread(list),
     "RemoteFile": lambda: RemoteFile(URL, retries=Retries(attempts=2)),
     "Retries": lambda: Retries(attempts=2),
@@ -85,8 +97,11 @@ READ: dict[str, Callable[[Any], object]] = {
     "Cached": lambda dataset: [dataset[row] for row in range(len(dataset))],
     "Cached in memory": lambda dataset: [dataset[row] for row in range(len(dataset))],
     "ImageFolder": lambda dataset: [(image.tolist(), label) for image, label in dataset],
+    "LineStream": list,
+    "Lines": lambda dataset: [dataset[row] for row in range(len(dataset))],
     "Mixture": lambda dataset: [dataset[position] for position in range(len(dataset))],
     "MixtureStream": list,
+    "ParquetRows": lambda dataset: dataset[[2, 0]]["y"].tolist(),
     "PerThread": lambda held: held(),
     "RemoteFile": lambda file: file.read_at(0, 600),
     "Retries": lambda retries: retries.attempts,

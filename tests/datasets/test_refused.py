@@ -62,6 +62,8 @@ VALUES: dict[str, Callable[[], Any]] = {  # by what the error says
     "rank=2 is none of": lambda: some.TarStream("*.tar").shard(2, 2, 0),
     "shuffle=-1 is no number": lambda: some.TarStream("*.tar", shuffle=-1),
     "fields is empty": lambda: some.TarStream("*.tar", fields=[]),
+    "limit=0 is no number": lambda: some.Lines("*.tar", limit=0),
+    "compressed: unpack it": lambda: some.Lines("a.jsonl.gz"),
     "attempts must be": lambda: some.Retries(attempts=0),
     "must hold": lambda: some.Retries(first=2.0, longest=1.0),
     "read_timeout=0": lambda: some.RemoteFile(URL, read_timeout=0),

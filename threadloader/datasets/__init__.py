@@ -1,4 +1,4 @@
-"""Datasets over arrays, images and shards, in local files or behind URLs, and mixtures of them.
+"""Datasets over arrays, images, shards and rows, in files or behind URLs, and mixtures of them.
 
 Importing this package loads no decoder and no client of a remote store: naming a class loads its
 module (PEP 562), and the first sample loads what that module needs of other packages.  The names
@@ -15,26 +15,34 @@ if TYPE_CHECKING:
     from threadloader.datasets._arrays import ArrayDataset as ArrayDataset
     from threadloader.datasets._cached.cached import Cached as Cached
     from threadloader.datasets._files import open_files as open_files
+    from threadloader.datasets._images.decode import decode_image as decode_image
     from threadloader.datasets._images.image_folder import ImageFolder as ImageFolder
     from threadloader.datasets._mixture.mixture import Mixture as Mixture
     from threadloader.datasets._mixture.stream import MixtureStream as MixtureStream
+    from threadloader.datasets._parquet.rows import ParquetRows as ParquetRows
     from threadloader.datasets._remote.remote_file import RemoteFile as RemoteFile
     from threadloader.datasets._remote.remote_file import list_remote as list_remote
     from threadloader.datasets._remote.retries import Retries as Retries
     from threadloader.datasets._shards.tar_shards import TarShards as TarShards
     from threadloader.datasets._shards.tar_stream import TarStream as TarStream
+    from threadloader.datasets._text.line_stream import LineStream as LineStream
+    from threadloader.datasets._text.lines import Lines as Lines
 
 _MODULES = {
     "ArrayDataset": "._arrays",
     "Cached": "._cached.cached",
     "ImageFolder": "._images.image_folder",
+    "LineStream": "._text.line_stream",
+    "Lines": "._text.lines",
     "Mixture": "._mixture.mixture",
     "MixtureStream": "._mixture.stream",
+    "ParquetRows": "._parquet.rows",
     "PerThread": "threadloader._threads.per_thread",
     "RemoteFile": "._remote.remote_file",
     "Retries": "._remote.retries",
     "TarShards": "._shards.tar_shards",
     "TarStream": "._shards.tar_stream",
+    "decode_image": "._images.decode",
     "list_remote": "._remote.remote_file",
     "open_files": "._files",
 }

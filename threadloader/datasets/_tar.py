@@ -33,6 +33,7 @@ from threadloader.errors import DataError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
+    from contextlib import AbstractContextManager
 
     from threadloader.datasets._files import File
 
@@ -94,16 +95,27 @@ def compression_of(path: str) -> str:
     raise ValueError(msg)
 
 
-@contextmanager
-def open_archive(file: File) -> Iterator[Archive]:
-    """Open a shard for one pass, and close it.
+def open_archive(file: File) -> AbstractContextManager[Archive]:
+    """Open a shard for one pass, and close it; see `open_unpacked`.
 
     Raises:
         ValueError: Its name has no ending of an archive.
+    """
+    return open_unpacked(file, compression_of(file.path))
+
+
+@contextmanager
+def open_unpacked(file: File, compression: str) -> Iterator[Archive]:
+    """Open a file for one pass, and close it.
+
+    Args:
+        file: The file.
+        compression: ``""``, ``"gzip"`` or ``"zstd"``.
+
+    Raises:
         ModuleNotFoundError: It is compressed by zstd, and no library for that is installed.
         OSError: It can't be opened.
     """
-    compression = compression_of(file.path)
     with file.open() as raw:
         if not compression:
             yield Archive(raw, file.size(), ())

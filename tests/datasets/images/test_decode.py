@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from photographs import encoded, every_format, photograph, png16
 from PIL import Image, ImageFile, ImageOps
 
-from threadloader.datasets._images.decode import decode
+from threadloader.datasets._images.decode import decode_image
 from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_decoders
 from threadloader.datasets._images.pillow import NAME
 
@@ -58,7 +58,7 @@ def test_a_jpeg_has_the_pixels_that_pillow_sees(
         {"quality": 20, "restart_marker_rows": 1},
     ):
         data = encoded(Image.fromarray(photograph(*shape)).convert(mode), **options)
-        assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE, options
+        assert _difference(decode_image(data, decoder=decoder), _pillow(data)) <= TOLERANCE, options
 
 
 @every_decoder
@@ -68,9 +68,9 @@ def test_a_turned_picture_is_upright(decoder: str, orientation: int, form: str) 
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = encoded(photograph(*ODD), form, exif=exif)
-    assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE
-    small = decode(data, decoder=decoder, size=(20, 30))
-    upright = decode(encoded(_pillow(data), "PNG"), decoder=decoder, size=(20, 30))
+    assert _difference(decode_image(data, decoder=decoder), _pillow(data)) <= TOLERANCE
+    small = decode_image(data, decoder=decoder, size=(20, 30))
+    upright = decode_image(encoded(_pillow(data), "PNG"), decoder=decoder, size=(20, 30))
     assert _difference(small, upright) <= TOLERANCE
 
 
@@ -82,7 +82,7 @@ def test_a_jpeg_that_fast_decoders_refuse_is_pillows_to_judge(decoder: str) -> N
     if fast is not None:
         with pytest.raises(ValueError, match="extraneous bytes"):
             fast(odd, "RGB")
-    assert _difference(decode(odd, decoder=decoder), _pillow(data)) <= TOLERANCE
+    assert _difference(decode_image(odd, decoder=decoder), _pillow(data)) <= TOLERANCE
 
 
 @every_decoder
@@ -91,9 +91,9 @@ def test_a_jpeg_without_its_tables_is_not_decoded_with_those_of_another(decoder:
     second = data.index(b"\xff\xdb", data.index(b"\xff\xdb") + 2)  # for colour
     broken = data[:second] + data[second + 2 + int.from_bytes(data[second + 2 : second + 4]) :]
     for _ in range(3):
-        decode(encoded(photograph(*ODD), quality=30), decoder=decoder)
+        decode_image(encoded(photograph(*ODD), quality=30), decoder=decoder)
         with pytest.raises(ValueError, match="no whole image"):
-            decode(broken, decoder=decoder)
+            decode_image(broken, decoder=decoder)
 
 
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
@@ -117,7 +117,7 @@ GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
 def test_grey_becomes_three_equal_channels_of_its_high_byte(
     data: bytes, expected: NDArray[Any]
 ) -> None:
-    image = decode(data)
+    image = decode_image(data)
     assert image.shape == (*expected.shape, 3)
     for channel in range(3):
         assert np.array_equal(image[..., channel], expected)
@@ -134,7 +134,7 @@ def test_grey_becomes_three_equal_channels_of_its_high_byte(
 )
 def test_samples_without_a_scale_are_an_error(image: Image.Image) -> None:
     with pytest.raises(ValueError, match="no scale"):
-        decode(encoded(image, "TIFF"))
+        decode_image(encoded(image, "TIFF"))
 
 
 def test_transparency_is_dropped_whatever_its_kind() -> None:
@@ -142,26 +142,28 @@ def test_transparency_is_dropped_whatever_its_kind() -> None:
     image = Image.fromarray(pixels)
     clear = image.copy()
     clear.putalpha(0)
-    assert np.array_equal(decode(encoded(clear, "PNG")), pixels)
+    assert np.array_equal(decode_image(encoded(clear, "PNG")), pixels)
     palette = image.quantize(64)
     colours = np.array(palette.convert("RGB"))
     for transparency in (3, bytes(64)):
-        assert np.array_equal(decode(encoded(palette, "PNG", transparency=transparency)), colours)
-    assert np.array_equal(decode(encoded(palette, "GIF", transparency=3)), colours)
-    assert np.array_equal(decode(encoded(image, "PNG", transparency=(1, 2, 3))), pixels)
+        assert np.array_equal(
+            decode_image(encoded(palette, "PNG", transparency=transparency)), colours
+        )
+    assert np.array_equal(decode_image(encoded(palette, "GIF", transparency=3)), colours)
+    assert np.array_equal(decode_image(encoded(image, "PNG", transparency=(1, 2, 3))), pixels)
 
 
 def test_of_an_animation_the_first_picture_is_taken() -> None:
     first, second = (Image.fromarray(photograph(*ODD, seed)).quantize(64) for seed in (1, 2))
     data = encoded(first, "GIF", save_all=True, append_images=[second])
-    assert np.array_equal(decode(data), np.array(first.convert("RGB")))
+    assert np.array_equal(decode_image(data), np.array(first.convert("RGB")))
 
 
 @every_decoder
 @pytest.mark.parametrize("size", [(224, 224), (50, 200), (300, 20), (700, 600), (1, 1)])
 def test_a_size_is_covered_and_cropped_at_the_centre(decoder: str, size: tuple[int, int]) -> None:
     pixels = photograph(375, 500)
-    image = decode(encoded(pixels, "PNG"), size=size, decoder=decoder)
+    image = decode_image(encoded(pixels, "PNG"), size=size, decoder=decoder)
     fitted = ImageOps.fit(Image.fromarray(pixels), size[::-1], Image.Resampling.BILINEAR)
     assert _difference(image, np.array(fitted)) <= 1
 
@@ -170,19 +172,19 @@ def test_a_size_is_covered_and_cropped_at_the_centre(decoder: str, size: tuple[i
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_a_large_jpeg_is_made_smaller_while_it_is_decoded(decoder: str, scale: int) -> None:
     data = encoded(photograph(61 * scale, 83 * scale), quality=95, progressive=scale == 4)
-    small = decode(data, size=(30, 30), decoder=decoder)
-    assert _difference(small, decode(data, size=(30, 30), decoder=NAME)) <= TOLERANCE
-    full = decode(encoded(decode(data), "PNG"), size=(30, 30))
+    small = decode_image(data, size=(30, 30), decoder=decoder)
+    assert _difference(small, decode_image(data, size=(30, 30), decoder=NAME)) <= TOLERANCE
+    full = decode_image(encoded(decode_image(data), "PNG"), size=(30, 30))
     assert np.abs(small.astype(int) - full).mean() < 1.5
 
 
 @pytest.mark.skipif(installed_decoders()[0].decode_jpeg is None, reason="Pillow's memory is unseen")
 def test_a_large_jpeg_never_takes_the_memory_of_all_its_pixels() -> None:
     data = encoded(photograph(600, 800))
-    decode(data, size=(64, 64))
+    decode_image(data, size=(64, 64))
     tracemalloc.start()
     try:
-        decode(data, size=(64, 64))
+        decode_image(data, size=(64, 64))
         assert tracemalloc.get_traced_memory()[1] < 600 * 800 * 3 / 4
     finally:
         tracemalloc.stop()
@@ -192,8 +194,8 @@ def test_a_large_jpeg_never_takes_the_memory_of_all_its_pixels() -> None:
 @pytest.mark.parametrize("size", [None, (20, 30)])
 def test_both_layouts_are_new_whole_arrays(decoder: str, size: tuple[int, int] | None) -> None:
     data = every_format(*ODD)["turned.jpg"]
-    rows = decode(data, size=size, decoder=decoder)
-    planes = decode(data, size=size, layout="CHW", decoder=decoder)
+    rows = decode_image(data, size=size, decoder=decoder)
+    planes = decode_image(data, size=size, layout="CHW", decoder=decoder)
     assert np.array_equal(planes, rows.transpose(2, 0, 1))
     for array in (rows, planes):
         assert array.dtype == np.uint8
@@ -205,10 +207,10 @@ def test_both_layouts_are_new_whole_arrays(decoder: str, size: tuple[int, int] |
 @every_picture
 def test_a_truncated_file_is_never_another_picture(decoder: str, name: str) -> None:
     data = every_format(*ODD)[name]
-    whole, pictures = decode(data, decoder=decoder), 0
+    whole, pictures = decode_image(data, decoder=decoder), 0
     for stop in [*range(0, len(data) - 12, 37), *range(len(data) - 12, len(data))]:
         try:
-            image = decode(data[:stop], decoder=decoder)
+            image = decode_image(data[:stop], decoder=decoder)
         except ValueError:
             continue
         pictures += 1
@@ -226,7 +228,9 @@ def test_a_truncated_file_is_read_as_far_as_it_goes_where_pillow_s_switch_is_on(
 ) -> None:
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
     data = every_format(*ODD)[name]
-    assert decode(data[:-40], decoder=decoder).shape == decode(data, decoder=decoder).shape
+    assert (
+        decode_image(data[:-40], decoder=decoder).shape == decode_image(data, decoder=decoder).shape
+    )
 
 
 def flipped(data: bytes) -> bytes:
@@ -245,12 +249,12 @@ def flipped(data: bytes) -> bytes:
 )
 def test_what_is_no_whole_image_is_an_error(data: bytes, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        decode(data)
+        decode_image(data)
 
 
 def test_a_decoder_that_is_not_there_is_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match="decoder='opencv' is none of 'auto', 'leanjpeg-simple'"):
-        decode(b"", decoder="opencv")
+        decode_image(b"", decoder="opencv")
     other = "pillow" if NAME == "pillow-simd" else "pillow-simd"
     with pytest.raises(ModuleNotFoundError, match=f"decoder='{other}' is not installed"):
         find_decoder(other)
@@ -287,10 +291,10 @@ def test_threads_decode_as_one_does(decoder: str) -> None:
 
     def both(data: bytes) -> NDArray[np.uint8]:
         with pytest.raises(ValueError, match="no whole image"):
-            decode(broken, decoder=decoder)
-        return decode(data, decoder=decoder)
+            decode_image(broken, decoder=decoder)
+        return decode_image(data, decoder=decoder)
 
-    expected = [decode(data, decoder=decoder) for data in files]
+    expected = [decode_image(data, decoder=decoder) for data in files]
     with ThreadPoolExecutor(4) as pool:
         for image, one in zip(pool.map(both, files), expected, strict=True):
             assert np.array_equal(image, one)

@@ -20,7 +20,7 @@ from photographs import every_format
 from support.damage import DAMAGES, Damage
 
 from threadloader.datasets import ImageFolder
-from threadloader.datasets._images.decode import decode
+from threadloader.datasets._images.decode import decode_image
 from threadloader.datasets._images.jpeg_decoders import installed_decoders
 from threadloader.datasets._images.pillow import NAME
 from threadloader.errors import DataError
@@ -77,7 +77,7 @@ def test_a_damaged_image_is_a_picture_or_an_error_with_its_path(
         assert image.dtype == np.uint8, where
         assert image.shape[2] == 3, where
         assert size is None or image.shape[:2] == size, where
-        same = decode(data, decoder=NAME, max_pixels=LIMIT, size=size)
+        same = decode_image(data, decoder=NAME, max_pixels=LIMIT, size=size)
         assert np.array_equal(image, same), where
     assert found["errors"] + found["pictures"] == COUNT
     assert found["errors"] > COUNT / 2

@@ -38,7 +38,7 @@ MAX_PIXELS = 89_478_485
 GAP = 2.0
 
 
-def decode(
+def decode_image(
     data: bytes,
     *,
     size: tuple[int, int] | None = None,

@@ -1,7 +1,7 @@
 """A folder of images, one folder a class: torchvision's layout, decoded straight to arrays.
 
 Files and order are those of `torchvision.datasets.ImageFolder`, so samplers, indices and saved
-states fit both.  A sample is an array, not a PIL image; see `decode` for its contents.
+states fit both.  A sample is an array, not a PIL image; see `decode_image` for its contents.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode
+from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode_image
 from threadloader.datasets._images.jpeg_decoders import find_decoder
 from threadloader.errors import DataError
 
@@ -131,7 +131,7 @@ class ImageFolder(Dataset):
         path, target = self.samples[index]
         data = Path(path).read_bytes()
         try:
-            image = decode(
+            image = decode_image(
                 data,
                 size=self.size,
                 layout=self.layout,

@@ -122,7 +122,7 @@ class Picture:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Return a picture in 8-bit RGB; the function `decode` states the rules.
+    """Return a picture in 8-bit RGB; the function `decode_image` states the rules.
 
     Raises:
         ValueError: Its samples have no scale: floats, or integers beyond 16 bits.

@@ -201,9 +201,9 @@ def _decoder(
 
 def _image(data: bytes) -> NDArray[np.uint8]:
     """Return an image, uint8 (height, width, 3)."""
-    from threadloader.datasets._images.decode import decode  # noqa: PLC0415  # loads a decoder
+    from threadloader.datasets._images.decode import decode_image  # noqa: PLC0415  # loads a decoder
 
-    return decode(data)
+    return decode_image(data)
 
 
 def _text(data: bytes) -> str:

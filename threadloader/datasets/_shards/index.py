@@ -1,31 +1,20 @@
-"""The index of a shard, with the place of each sample: built once, then kept in a file.
-
-    shard-000.tar ── one pass over its headers ──▶ ShardIndex ──▶ shard-000.tar.tlindex
-
-The file is an npz, whose checksums find damage.  Processes may build it at the same time: it is
-only replaced as a whole.  An index is built anew if it has another format, is damaged, or is of
-another version of the shard.
+"""The index of a shard, with the place of each sample, by one pass over its headers.
 
 The pass over a shard behind a URL does not transfer members of more than a MiB.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-import os
-import re
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from threadloader.datasets._local_file import write_whole
-from threadloader.datasets._shards.decoding import read_npz
+from threadloader.datasets._files import SeekableFile
+from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._tar import (
     Archive,
     SampleMember,
@@ -36,10 +25,10 @@ from threadloader.datasets._tar import (
 from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import os
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
-    from typing_extensions import Buffer
 
     from threadloader.datasets._files import File
 
@@ -58,15 +47,6 @@ _ARRAYS = {
 # Unmeasured, a choice: at 100 MB/s and 10 ms a request, they take as long as one.
 _HEADERS = 1 << 20
 
-# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
-# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
-# of CloudFront; "Create a service SAS" of Azure Storage.
-_SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
-_SIGNED = re.compile(
-    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
-    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
-)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
@@ -77,7 +57,7 @@ class ShardIndex:
     """
 
     stamp: str  # of the shard, see `File.stamp`
-    extensions: tuple[str, ...]
+    extensions: Sequence[str]
     keys: NDArray[np.uint8]  # all keys, one after the other
     key_ends: NDArray[np.int64]  # (samples,)
     member_ends: NDArray[np.int64]  # (samples,), among all members
@@ -110,61 +90,25 @@ class ShardIndex:
         }
 
 
-def save_index(index: ShardIndex, place: Path) -> None:
-    """Write an index so that its file is whole at any moment.
-
-    Raises:
-        OSError: The file can't be written.
-    """
-    told = {"version": _VERSION, "stamp": index.stamp, "extensions": index.extensions}
-    arrays = {name: getattr(index, name) for name in _ARRAYS}
-    file = io.BytesIO()
-    np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
-    write_whole(place, file.getvalue())
-
-
-def _loaded(place: Path) -> ShardIndex | None:
-    """Return the index in a file; None if there is no file, or it is not in order."""
-    try:
-        arrays = read_npz(place.read_bytes())
-        told = json.loads(arrays["told"].tobytes())
-        if told["version"] != _VERSION:
-            return None
-        return ShardIndex(
-            str(told["stamp"]),
-            tuple(map(str, told["extensions"])),
-            *(arrays[name].astype(kind, casting="equiv") for name, kind in _ARRAYS.items()),
-        )
-    except Exception:  # noqa: BLE001  # there is none, or its bytes mean anything
-        return None
-
-
 def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = None) -> ShardIndex:
     """Return a shard's index: from its file or, if there is none, from the shard.
 
     Args:
         file: The shard.
         path: Its path or URL.
-        folder: Of the index's file; None for the shard's own folder, or `cache_folder` for a URL
-            and where that folder can't be written.  A URL has one index, however it is signed.
+        folder: Of the index's file; see `kept_index`.
 
     Raises:
         DataError: The shard is damaged.
         ValueError: It is compressed.
         OSError: It can't be read.
     """
-    stamp = file.stamp()
-    places = _places(path, folder)
-    for place in places:
-        found = _loaded(place)
-        if found is not None and found.stamp == stamp:
-            return found
-    index = build_index(file)
-    for place in places:
-        with suppress(OSError):  # then the next place, or it is built again the next time
-            save_index(index, place)
-            break
-    return index
+
+    def build() -> dict[str, Any]:
+        index = build_index(file)
+        return {name: getattr(index, name) for name in ("extensions", *_ARRAYS)}
+
+    return ShardIndex(file.stamp(), **kept_index(file, path, folder, _VERSION, _ARRAYS, build))
 
 
 def build_index(file: File) -> ShardIndex:
@@ -209,45 +153,6 @@ def build_index(file: File) -> ShardIndex:
     )
 
 
-def cache_folder() -> Path:
-    """Return the folder for indexes in the user's cache folder.
-
-    Source: XDG Base Directory Specification.
-    """
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "threadloader", "shards")
-
-
-def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
-    """Return the files that may have an index, the preferred one first."""
-    url = is_url(path)
-    whole = _unsigned(path) if url else str(Path(path).resolve())
-    # From the whole path: shards of one name in several folders have one index each.
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    name = f"{digest}.tlindex"
-    if folder is not None:
-        return [Path(folder) / name]
-    beside = [] if url else [Path(f"{whole}.tlindex")]
-    try:
-        return [*beside, cache_folder() / name]
-    except RuntimeError:  # a user without a home
-        return beside
-
-
-def _unsigned(url: str) -> str:
-    """Return a URL without its signature, which differs each time that it is signed.
-
-    The rest of the query stays, as it may name the file.
-    """
-    place, _, query = url.partition("#")[0].partition("?")
-    pairs = query.split("&")
-    names = [pair.partition("=")[0].lower() for pair in pairs]
-    if _SIGNATURES.isdisjoint(names):
-        return url
-    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
-    return f"{place}?{'&'.join(kept)}"
-
-
 @contextmanager
 def _open_headers(file: File) -> Iterator[Archive]:
     """Open a shard that is not compressed for a pass over its headers."""
@@ -256,38 +161,5 @@ def _open_headers(file: File) -> Iterator[Archive]:
             yield archive
         return
     size = file.size()
-    with io.BufferedReader(_Headers(file, size), _HEADERS) as stream:
+    with io.BufferedReader(SeekableFile(file, size), _HEADERS) as stream:
         yield Archive(cast("BinaryIO", stream), size, ())
-
-
-class _Headers(io.RawIOBase):
-    """An archive behind a URL, of which only the headers are read, for `io.BufferedReader`.
-
-    Args:
-        file: The archive.
-        size: Of the archive, in bytes.
-
-    Threads:
-        all: one thread.
-    """
-
-    def __init__(self, file: File, size: int) -> None:
-        super().__init__()
-        self._file, self._size, self._at = file, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        target = memoryview(buffer).cast("B")
-        count = max(0, min(self._size - self._at, len(target)))
-        target[:count] = self._file.read_at(self._at, count)
-        self._at += count
-        return count

@@ -1,0 +1,207 @@
+"""ParquetRows: rows of Parquet files as a map-style dataset, single ones or whole batches.
+
+A sampler of its own, `RowBatches`, gives rows that lie in few row groups: what is read is decoded
+once.  Since a loader has the order, it also shares it out, saves its place and counts its batches,
+as it does for every map-style dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._ranks.share import rank_and_world
+from threadloader.datasets._files import open_files
+from threadloader.datasets._parquet.batches import RowBatches
+from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from threadloader.datasets._parquet.groups import RowGroups
+
+    Dataset = _torch.Dataset[Any]
+else:
+    Dataset = _torch.Dataset
+
+
+# Batches that threads may be making at once, so that none decodes a group which another has done
+# with.  A choice: small groups alone need it, as a large one has many batches.
+_AHEAD = 32
+
+
+class ParquetRows(Dataset):
+    """Rows of Parquet files, by their number: ``rows[7]`` is a dict, and so is ``rows[[7, 3]]``.
+
+    Of several rows each value of the dict is a column: an array, ``(rows, ...)``, or a list.
+
+    Args:
+        pattern: Paths or URLs, with ``{000..123}`` and ``*``; one or several.
+        columns: Names of those that are read; None for all.
+        group_filter: Row groups are left out whose statistics show that no row passes: a list as
+            for pyarrow's ``filters``, ``[("year", ">=", 2020)]``, or an expression of pyarrow's.
+            Of the others all rows are read.
+        decode: Whether images are decoded, in columns that Hugging Face's datasets wrote as such.
+            A dict of functions of bytes, by column, is added to that.
+        transform: Applied to what ``rows[...]`` would be: a row, or some.
+        options: For URLs; see `threadloader.datasets._files.open_files`.
+
+    Raises:
+        DataError: A file is damaged, lacks a column or one that the filter names, or has one of
+            another type than the first file.
+        FileNotFoundError: There is no such file.
+        ModuleNotFoundError: pyarrow is not installed.
+
+    Threads:
+        all: shared.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        group_filter: Any = None,
+        decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
+        transform: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        try:
+            from threadloader.datasets._parquet.groups import RowGroups  # noqa: PLC0415  # needs it
+        except ModuleNotFoundError as error:
+            msg = "ParquetRows needs pyarrow: pip install pyarrow (extra: parquet)"
+            raise ModuleNotFoundError(msg, name="pyarrow") from error
+        self.files = find_shards(pattern, **options)
+        self._groups: RowGroups = RowGroups(
+            open_files(self.files, **options), columns, group_filter
+        )
+        self.columns: Sequence[str] = tuple(self._groups.columns)
+        self.transform = transform
+        # An attribute, since copies of a dataset for each worker look for users' functions here.
+        self.decoders: dict[str, Any] = dict(decode) if isinstance(decode, Mapping) else {}
+        # Columns that are decoded by a function of ours.
+        self._own = set(self._groups.images if decode else ()).difference(self.decoders)
+        if self._own:
+            from threadloader.datasets._images.decode import decode_image  # noqa: PLC0415  # loads a decoder
+
+            self.decoders.update(dict.fromkeys(self._own, decode_image))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._groups.starts[-1])
+
+    def __repr__(self) -> str:
+        groups = len(self._groups.starts) - 1
+        return f"ParquetRows: {len(self):,} rows in {groups:,} groups, {told_shards(self.files)}"
+
+    def __getitem__(self, index: int | Sequence[int] | NDArray[np.integer[Any]]) -> Any:
+        """Return a row, or some: a dict by column.
+
+        Raises:
+            DataError: A row group, or an image, is damaged; or the file was changed.
+            IndexError: There is no such row.
+        """
+        single = isinstance(index, SupportsIndex) and not np.ndim(index)
+        rows = np.array([int(index)] if single else index, np.int64)  # type: ignore[arg-type]
+        rows[rows < 0] += len(self)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            msg = f"index {index} is out of range: there are {len(self)} rows"
+            raise IndexError(msg)
+        from threadloader.datasets._parquet.columns import stacked  # noqa: PLC0415  # needs pyarrow
+
+        found = self._taken(rows)
+        for name, function in self.decoders.items():
+            if name in found:
+                values = zip(rows.tolist(), found[name], strict=True)
+                decoded = [self._decoded(function, name, row, value) for row, value in values]
+                found[name] = decoded if single else stacked(decoded)
+        if single:
+            found = {name: values[0] for name, values in found.items()}
+        return found if self.transform is None else self.transform(found)
+
+    def batches(
+        self,
+        size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        mix: int = 8,
+        parts: int | None = None,
+        drop_last: bool = False,
+    ) -> RowBatches:
+        """Return a sampler whose batches lie in few row groups.
+
+        ``ThreadLoader(rows, batch_size=None, sampler=rows.batches(256))`` has whole batches by
+        column; ``ThreadLoader(rows, batch_sampler=rows.batches(256))`` collates single rows.
+
+        Args:
+            size: Rows in a batch.
+            shuffle: Whether the groups are shuffled, and the rows of ``mix`` groups at a time.
+            seed: Decides the order, together with the epoch; the same for all ranks.
+            mix: Row groups whose rows are mixed.  Twice as many are held in memory, decoded, and
+                those of 32 batches.
+            parts: Of the groups, that take turns: as many as ranks, or a multiple of it, so that
+                each rank reads groups of its own.  By default the number of ranks here.
+            drop_last: Whether a last batch of fewer rows is left out.
+
+        Raises:
+            ValueError: A number is too small.
+        """
+        parts = rank_and_world()[1] if parts is None else parts
+        batches = RowBatches(
+            *(self._groups.starts, size),
+            shuffle=shuffle,
+            seed=seed,
+            mix=mix,
+            parts=parts,
+            drop_last=drop_last,
+        )
+        groups = len(self._groups.starts) - 1
+        ahead = -(-_AHEAD * size * groups // max(1, len(self)))  # groups that these batches have
+        self._groups.most = max(self._groups.most, 2 * max(mix, parts) + ahead)
+        return batches
+
+    def close(self) -> None:
+        """Close files and connections; the next read opens them again."""
+        for file in self._groups.files:
+            file.close()
+
+    def _taken(self, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the values of rows, by column, in their order."""
+        from threadloader.datasets._parquet.columns import taken  # noqa: PLC0415  # needs pyarrow
+
+        starts = self._groups.starts
+        of_group = starts.searchsorted(rows, "right") - 1
+        order = of_group.argsort(kind="stable")
+        groups, firsts = np.unique(of_group[order], return_index=True)
+        parts = np.split(rows[order] - starts[of_group[order]], firsts[1:])
+        decoded = self._groups.decoded(groups.tolist())
+        return {
+            name: taken([columns[name] for columns in decoded], parts, order)
+            for name in self.columns
+        }
+
+    def _decoded(self, function: Callable[[bytes], Any], name: str, row: int, value: Any) -> Any:
+        if value is None:
+            return None
+        data = value["bytes"] if isinstance(value, Mapping) else value
+        try:
+            if data is None:
+                raise ValueError(f"its bytes are not in the file: {value}")
+            return function(data)
+        except Exception as error:
+            path, place, offset = self._groups.place(row)
+            if name in self._own and isinstance(error, ValueError):
+                msg = f"{place}, column {name!r} can't be decoded: {error}"
+                raise DataError(msg, path, offset=offset) from error
+            error.add_note(f"while decoding {path}, {place}, column {name!r}")
+            raise

@@ -1,0 +1,136 @@
+"""Indexes of files: built once, then kept in a file beside each, or in the user's cache folder.
+
+    shard-000.tar ── one pass over it ──▶ arrays ──▶ shard-000.tar.tlindex
+
+The file is an npz, whose checksums find damage.  Processes may build it at the same time: it is
+only replaced as a whole.  An index is built anew if it has another format, is damaged, or is of
+another version of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader.datasets._local_file import write_whole
+from threadloader.datasets._shards.decoding import read_npz
+from threadloader.datasets._urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from threadloader.datasets._files import File
+
+
+# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
+# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
+# of CloudFront; "Create a service SAS" of Azure Storage.
+_SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
+_SIGNED = re.compile(
+    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
+    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
+)
+
+
+def kept_index(
+    file: File,
+    path: str,
+    folder: str | os.PathLike[str] | None,
+    version: int,
+    kinds: Mapping[str, str],
+    build: Callable[[], dict[str, Any]],
+) -> dict[str, Any]:
+    """Return a file's index: from its own file or, if there is none, built and kept there.
+
+    Args:
+        file: What the index is of.
+        path: Its path or URL.
+        folder: Of the index's file; None for the file's own folder, or `cache_folder` for a URL
+            and where that folder can't be written.  A URL has one index, however it is signed.
+        version: Of the index's format.
+        kinds: The arrays of an index, and their types.
+        build: Returns the index: these arrays, and what JSON can hold.
+    """
+    told = {"version": version, "stamp": file.stamp()}
+    places = _places(path, folder)
+    for place in places:
+        found = _loaded(place, told, kinds)
+        if found is not None:
+            return found
+    index = build()
+    for place in places:
+        with suppress(OSError):  # then the next place, or it is built again the next time
+            write_whole(place, _saved(index, told, kinds))
+            break
+    return index
+
+
+def _saved(index: dict[str, Any], told: dict[str, Any], kinds: Mapping[str, str]) -> bytes:
+    told = told | {name: value for name, value in index.items() if name not in kinds}
+    file = io.BytesIO()
+    arrays = {name: index[name] for name in kinds}
+    np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
+    return file.getvalue()
+
+
+def _loaded(
+    place: Path, expected: dict[str, Any], kinds: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Return the index in a file; None if there is no file, or it is not in order."""
+    try:
+        arrays = read_npz(place.read_bytes())
+        told: dict[str, Any] = json.loads(arrays["told"].tobytes())
+        if any(told.pop(name) != value for name, value in expected.items()):
+            return None
+        return told | {
+            name: arrays[name].astype(kind, casting="equiv") for name, kind in kinds.items()
+        }
+    except Exception:  # noqa: BLE001  # there is none, or its bytes mean anything
+        return None
+
+
+def cache_folder() -> Path:
+    """Return the folder for indexes in the user's cache folder.
+
+    Source: XDG Base Directory Specification.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "threadloader", "shards")
+
+
+def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
+    """Return the files that may have an index, the preferred one first."""
+    url = is_url(path)
+    whole = _unsigned(path) if url else str(Path(path).resolve())
+    # From the whole path: shards of one name in several folders have one index each.
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    name = f"{digest}.tlindex"
+    if folder is not None:
+        return [Path(folder) / name]
+    beside = [] if url else [Path(f"{whole}.tlindex")]
+    try:
+        return [*beside, cache_folder() / name]
+    except RuntimeError:  # a user without a home
+        return beside
+
+
+def _unsigned(url: str) -> str:
+    """Return a URL without its signature, which differs each time that it is signed.
+
+    The rest of the query stays, as it may name the file.
+    """
+    place, _, query = url.partition("#")[0].partition("?")
+    pairs = query.split("&")
+    names = [pair.partition("=")[0].lower() for pair in pairs]
+    if _SIGNATURES.isdisjoint(names):
+        return url
+    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
+    return f"{place}?{'&'.join(kept)}"

@@ -1,0 +1,1 @@
+"""Lines of text files: JSON, or anything else."""
