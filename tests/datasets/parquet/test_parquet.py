@@ -298,7 +298,7 @@ def test_a_file_that_changes_in_the_midst_of_an_epoch_is_an_error(server: Remote
 def test_without_pyarrow_the_error_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "threadloader.datasets._parquet.groups")
+    monkeypatch.delitem(sys.modules, "threadloader.datasets._parquet.groups", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match="extra: parquet"):
         ParquetRows(folder / "*.parquet")
