@@ -14,7 +14,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from threadloader.datasets._remote.http_client import HttpClient
 
@@ -71,7 +71,8 @@ def _resolved(url: str) -> str:
         return url
     repository, revision, file = found.groups()
     host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    return f"{host}/{repository}/resolve/{quote(revision or 'main', safe='')}/{quote(file)}"
+    revision = quote(unquote(revision or "main"), safe="")  # in URLs of fsspec it is quoted
+    return f"{host}/{repository}/resolve/{revision}/{quote(file)}"
 
 
 def _login() -> str:
