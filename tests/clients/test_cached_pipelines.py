@@ -47,24 +47,6 @@ def sequential(photos: Path) -> Any:
     return folder(photos, torch.nn.Sequential(t.PILToTensor(), t.Resize(32), t.RandomCrop(24)))
 
 
-class Arrays:
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> Any:
-        image = np.random.default_rng(index).integers(0, 256, (40, 50, 3), np.uint8)
-        return self.transform(image=image)["image"], index
-
-
-def albumentations(_: Path) -> Any:
-    a = pytest.importorskip("albumentations", exc_type=ImportError)
-    crop = a.RandomCrop(24, 24)
-    return Arrays(a.Compose([a.Resize(32, 40), crop, a.HorizontalFlip(p=0.5), a.Normalize()]))
-
-
 def monai(_: Path) -> Any:
     t, data = pytest.importorskip("monai.transforms"), pytest.importorskip("monai.data")
     items = [{"image": np.random.default_rng(n).random((1, 40, 50))} for n in range(12)]
@@ -73,7 +55,7 @@ def monai(_: Path) -> Any:
     return data.Dataset(items, t.Compose([*steps, t.RandFlipd(["image"], 0.5)]))
 
 
-PIPELINES = (first_version, second_version, sequential, albumentations, monai)
+PIPELINES = (first_version, second_version, sequential, monai)
 
 
 @pytest.mark.usefixtures("vision")

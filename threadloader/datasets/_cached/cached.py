@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
-from threadloader.datasets._cached.prefix import WHOLE, Prefix
+from threadloader.datasets._cached.prefix import DREW, WHOLE, Prefix
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.errors import DataError, warn_user
@@ -231,6 +231,7 @@ class Cached(Dataset):
             raise DataError(msg, self._place)
 
     def _refused(self, index: int, reason: str) -> DataError:
+        reason += " beside its transforms" * (reason == DREW and bool(self._prefix.paths))
         msg = (
             f"sample {index} of {self._name} {reason}, and a cache would give the same numbers in "
             "all epochs: put what is random after the cache: Cached(..., transform=...)"

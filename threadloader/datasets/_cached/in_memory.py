@@ -11,6 +11,7 @@ import copy
 import os
 import re
 import sys
+from collections import deque
 from contextlib import contextmanager
 from threading import Lock, RLock
 from types import MappingProxyType
@@ -195,7 +196,13 @@ def copied(value: Any, known: Mapping[int, Any] = MappingProxyType({})) -> Any:
     Raises:
         Exception: What ``copy.deepcopy`` raises, for a part of no kind that is known here.
     """
-    return mapped(value, _copied, known)
+    copies = dict(known)  # an object that is there twice has one copy
+
+    def leaf(part: Any) -> Any:
+        copies[id(part)] = _copied(part)
+        return copies[id(part)]
+
+    return mapped(value, leaf, copies)
 
 
 def _copied(value: Any) -> Any:
@@ -210,25 +217,42 @@ def _copied(value: Any) -> Any:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two samples have the same values, bit by bit."""
+    """Whether two samples have the same values, bit by bit, as far as they can be compared."""
     content = _content(one)
     if content is not None:
         return content == _content(other)
     if type(one) is not type(other):
         return False
-    if isinstance(one, (tuple, list)):
+    if isinstance(one, (tuple, list, deque)):
         return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    if isinstance(one, np.ndarray):  # of objects, or of another class
-        return is_same(one.tolist(), other.tolist())
-    if isinstance(one, _torch.Tensor):
-        array = _torch.array_of(one)
-        return one.equal(other) if array is None else is_same(array, _torch.array_of(other))
+    arrays = _arrays(one, other)
+    if arrays is not None:
+        return is_same(*arrays)
     compares: Any = type(one).__eq__
-    if hasattr(one, "__dict__") or compares is object.__eq__:  # nobody can tell more
-        return is_same(getattr(one, "__dict__", {}), getattr(other, "__dict__", {}))
-    return bool(one is other or one == other or (one != one and other != other))  # noqa: PLR0124
+    plain = isinstance(one, _torch.Tensor) or not hasattr(one, "__dict__")
+    if compares is object.__eq__ or not plain:  # nobody can tell more
+        return is_same(*(dict(pair[:2] for pair in attributes(each)) for each in (one, other)))
+    return one is other or _is_equal(one, other)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal, or are no numbers; True if they can't be compared."""
+    try:
+        same = (one == other) | ((one != one) & (other != other))  # noqa: PLR0124
+        return bool(getattr(same, "all", lambda: same)())
+    except Exception:  # noqa: BLE001  # sparse tensors say
+        return True
+
+
+def _arrays(one: Any, other: Any) -> tuple[Any, Any] | None:
+    """Return what two tensors, or two arrays of no usual kind, have; None of other values."""
+    if isinstance(one, np.ndarray):
+        return one.tolist(), other.tolist()
+    if isinstance(one, _torch.Tensor) and (array := _torch.array_of(one)) is not None:
+        return array, _torch.array_of(other)
+    return None
 
 
 def _content(value: Any) -> tuple[Any, ...] | None:

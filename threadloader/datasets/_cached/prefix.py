@@ -6,8 +6,8 @@
 A sample is made by the dataset's own code, in a shallow copy whose pipeline is watched: after which
 transform are the sample's random streams, and the generators that the dataset has, no more what
 they were?  What that transform was given is kept, with the rest of the sample, in which the
-pipeline's results are known by their identity.  Transforms are told apart in classes whose code is
-known to call one after the other; of all else that draws, the whole pipeline runs anew.
+pipeline's results are known by their identity.  That is so of datasets whose code is known; and
+transforms are told apart in a Compose whose code is.  Of another pipeline that draws all runs anew.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ if TYPE_CHECKING:
     Kwargs = dict[str, Any]
 
 
-DREW = "drew random numbers, or seeded them, beside its transforms"
+DREW = "drew random numbers, or seeded them"
 HIDDEN = "drew random numbers in its transforms, and has not their result as it is"
 WHOLE = -1  # in place of the first transform that runs anew: the pipeline does, with all its code
 _NONE = 1 << 30  # the same, where none draws
-_DEEPEST = 4  # attributes from a dataset to its pipeline
 _HOLDERS = ("dataset", "transforms")  # attributes with objects that may have a pipeline
 _PIPELINES = ("transform", "transforms")
+# Datasets by whose code a sample has the pipeline's result as it is: these modules' and classes.
+_MODULES = ("torchvision.datasets.", "threadloader.datasets.")
+_DATASETS = ("monai.data.dataset.Dataset", "torch.utils.data.dataset.Subset")
+# Pipelines that do nothing but to call their ``transforms``.
 _COMPOSED = {
-    "albumentations.core.composition.Compose",
     "monai.transforms.compose.Compose",
     "torchvision.transforms.transforms.Compose",
     "torchvision.transforms.v2._container.Compose",
 }
+_OTHERWISE = ("lazy", "unpack_items")  # options by which they do more
 _ADDRESS = re.compile(" at 0x[0-9A-Fa-f]+")
 
 
@@ -258,9 +261,6 @@ class _Watch:
         self._stream, self._refused, self._own, self._keeps = stream, refused, own, keeps
         self._at: int | None = None  # the transform that runs; None outside of the pipeline
         self._drew_beside = False
-        # What the next transform is given, and the pipeline returns, if it does nothing else.
-        self._chain: Any = None
-        self._does_more = False
         self._calls: list[Any] = []
         self._results: list[tuple[Any, Any]] = []  # and copies
         self._unknown = False  # whether a part can't be copied
@@ -298,27 +298,18 @@ class _Watch:
         """Note that the pipeline is called; return what to give it."""
         self.settle()
         self._at = WHOLE
-        args, kwargs = self._given(WHOLE, args, kwargs)
-        self._chain = _value(args, kwargs)
-        return args, kwargs
+        return self._given(WHOLE, args, kwargs)
 
-    def reached(self, step: int, count: int, args: Args, kwargs: Kwargs) -> Any:
-        """Note that a transform is about to run, or that all ``count`` did; return what to give."""
+    def reached(self, step: int, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+        """Note that a transform is about to run; return what to give it."""
         self.settle()
-        if step == 0 and not _is_alike(self._chain, _value(args, kwargs)):
-            self._does_more = True
-        self._at = step if step < count else WHOLE
-        self._chain = _value(*self._given(step, args, kwargs))
-        return self._chain
+        self._at = step
+        return self._given(step, args, kwargs)
 
-    def ends(self, result: Any, *, composed: bool) -> None:
+    def ends(self, result: Any) -> None:
         """Note what the pipeline returned."""
         self.settle()
         self._at = None
-        if self.first != _NONE and (
-            self._does_more or (composed and not _is_alike(self._chain, result))
-        ):
-            self.first = WHOLE
         self._results.append((result, self._copied(result) if self.first != _NONE else None))
 
     def _given(self, step: int, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
@@ -382,19 +373,6 @@ def _value(args: Args, kwargs: Kwargs) -> Any:
     return kwargs or (args[0] if len(args) == 1 else args)
 
 
-def _is_alike(one: Any, other: Any) -> bool:
-    """Whether two values have the same objects in them."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(map(_is_alike, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_is_alike(one[key], other[key]) for key in one)
-    return isinstance(one, PLAIN) and is_same(one, other)
-
-
 def _parts(result: Any) -> Iterable[tuple[Any, Any]]:
     """Return keys and values of what a pipeline returned, if that has several parts."""
     if isinstance(result, (tuple, list)):
@@ -403,21 +381,20 @@ def _parts(result: Any) -> Iterable[tuple[Any, Any]]:
 
 
 class _Mark:
-    """A transform that changes nothing, before or after another one.
+    """A transform that changes nothing, before another one.
 
     Args:
         twin: Has what is to be told of it.
-        step: The number of the next transform.
-        count: How many there are.
+        step: The number of the other one.
     """
 
-    def __init__(self, twin: _Twin, step: int, count: int) -> None:
-        self._twin, self._step, self._count = twin, step, count
+    def __init__(self, twin: _Twin, step: int) -> None:
+        self._twin, self._step = twin, step
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._twin.watch is None:
             return _value(args, kwargs)
-        return self._twin.watch.reached(self._step, self._count, args, kwargs)
+        return _value(*self._twin.watch.reached(self._step, args, kwargs))
 
 
 class _Watched:
@@ -425,13 +402,11 @@ class _Watched:
 
     def __init__(self, pipeline: Any, twin: _Twin) -> None:
         self._pipeline, self._twin = pipeline, twin
-        steps, marked = _steps(pipeline), []
-        for number, step in enumerate(steps):
-            marked += [_Mark(twin, number, len(steps)), step]
-        self._composed = bool(steps)
         self._marked = pipeline
+        steps = _steps(pipeline)
         if steps:
-            self._marked = _with_steps(pipeline, [*marked, _Mark(twin, len(steps), len(steps))])
+            pairs = [(_Mark(twin, number), step) for number, step in enumerate(steps)]
+            self._marked = _with_steps(pipeline, [each for pair in pairs for each in pair])
 
     @property  # type: ignore[misc]  # as mocks have it
     def __class__(self) -> Any:
@@ -443,7 +418,7 @@ class _Watched:
             return self._pipeline(*args, **kwargs)
         args, kwargs = watch.begins(args, kwargs)
         result = self._marked(*args, **kwargs)
-        watch.ends(result, composed=self._composed)
+        watch.ends(result)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -458,8 +433,7 @@ class _Watched:
 
 def _steps(pipeline: Any) -> list[Any]:
     """Return the transforms of a pipeline that does nothing but to call them; else nothing."""
-    kind = type(pipeline)
-    if f"{kind.__module__}.{kind.__qualname__}" not in _COMPOSED or getattr(pipeline, "lazy", None):
+    if _name(pipeline) not in _COMPOSED or any(getattr(pipeline, it, None) for it in _OTHERWISE):
         return []
     return list(_named(pipeline).get("transforms", ()))
 
@@ -484,13 +458,24 @@ def _pipelines(dataset: Any) -> list[tuple[Path, Any]]:
     found: list[tuple[Path, Any]] = []
     holders: list[tuple[Path, Any]] = [((), dataset)]
     for path, holder in holders:
-        for name, value in _named(holder).items() if _can_be_copied(holder) else ():
-            inner = (*path, name)
-            if name in _PIPELINES and callable(value) and "transform" not in _named(value):
-                found.append((inner, value))
-            elif name in _HOLDERS and len(inner) < _DEEPEST:
-                holders.append((inner, value))
+        for name, value in _named(holder).items() if _is_known(holder) else ():
+            if name in _HOLDERS and _is_known(value):
+                holders.append(((*path, name), value))
+            elif name in _PIPELINES and callable(value):
+                found.append(((*path, name), value))
     return found
+
+
+def _is_known(value: Any) -> bool:
+    """Whether an object's code has what a pipeline returns as it is, and a copy does no harm."""
+    kind = type(value)
+    module = getattr(getattr(kind, "__getitem__", kind), "__module__", "")
+    known = module.startswith(_MODULES) or _name(value) in _DATASETS
+    return known and not hasattr(kind, "__del__")
+
+
+def _name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _named(value: Any) -> dict[str, Any]:
@@ -503,14 +488,6 @@ def _at(dataset: Any, path: Path) -> Any:
     for name in path:
         dataset = vars(dataset)[name]
     return dataset
-
-
-def _can_be_copied(value: Any) -> bool:
-    """Whether a shallow copy does what it does: no list or the like, and nothing at its end."""
-    try:
-        return not hasattr(type(value), "__del__") and object.__new__(type(value)) is not value
-    except TypeError:
-        return False
 
 
 def _shallow(value: Any) -> Any:
