@@ -27,6 +27,7 @@ from threadloader._fetch.parts import (
     parts,
     reached,
     set_attribute,
+    shallow_copy,
 )
 from threadloader._fetch.single_owner import is_written, rule_for
 
@@ -402,10 +403,7 @@ def _twin_of(value: Any) -> Any:
         else:
             return twin if type(twin) is kind else value
     # A module not by the methods for pickle: Lightning's would lose their trainer.
-    twin = object.__new__(kind)
-    for name, part, is_slot in attributes(value):
-        set_attribute(twin, name, part, is_slot=is_slot)
-    return twin
+    return shallow_copy(value)
 
 
 def _refuses(value: Any) -> bool:

@@ -97,6 +97,18 @@ def set_attribute(twin: Any, name: str, value: Any, *, is_slot: bool) -> None:
         twin.__dict__[name] = value
 
 
+def shallow_copy(value: Any) -> Any:
+    """Return an object with the same attributes, by none of its own methods.
+
+    Raises:
+        TypeError: It is an instance of a class of C, a list say.
+    """
+    twin = object.__new__(type(value))
+    for name, part, is_slot in attributes(value):
+        set_attribute(twin, name, part, is_slot=is_slot)
+    return twin
+
+
 def closure(function: types.FunctionType) -> list[Any]:
     """Return the values of a function's closure; a variable may have none."""
     held = []

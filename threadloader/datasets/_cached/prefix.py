@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._fetch.own_generators import generators_in
-from threadloader._fetch.parts import attributes, set_attribute
+from threadloader._fetch.parts import attributes, shallow_copy
 from threadloader._rng.isolation import redirecting
 from threadloader._rng.streams import SampleStream, here
 from threadloader.datasets._cached.in_memory import PLAIN, copied, is_same, mapped
@@ -59,9 +59,7 @@ class Split(NamedTuple):
     """What is kept of a sample: copies, which nobody else has."""
 
     step: int  # the first transform that runs anew
-    calls: tuple[
-        tuple[Args, Kwargs], ...
-    ]  # of the pipeline: arguments and keywords for that transform
+    calls: tuple[tuple[Args, Kwargs], ...]  # of the pipeline: what that transform is given
     sample: Any  # with a `Hole` for each part that the calls make
 
 
@@ -203,7 +201,7 @@ class _Twin:
                 if inner not in copies or not self._holders:
                     holder = _at(original, inner)
                     self._holders.append((holder, dict(vars(holder))))
-                    copies[inner] = _shallow(holder)
+                    copies[inner] = shallow_copy(holder)
                     if depth:
                         vars(copies[inner[:-1]])[inner[-1]] = copies[inner]
             pipeline = _at(original, path)
@@ -440,7 +438,7 @@ def _steps(pipeline: Any) -> list[Any]:
 
 def _with_steps(pipeline: Any, steps: list[Any]) -> Any:
     """Return a pipeline of the same kind with other transforms."""
-    other = _shallow(pipeline)
+    other = shallow_copy(pipeline)
     vars(other)["transforms"] = type(vars(pipeline)["transforms"])(steps)
     return other
 
@@ -488,11 +486,3 @@ def _at(dataset: Any, path: Path) -> Any:
     for name in path:
         dataset = vars(dataset)[name]
     return dataset
-
-
-def _shallow(value: Any) -> Any:
-    """Return a copy with the same attributes.  Not by `copy.copy`: a class may drop some there."""
-    twin = object.__new__(type(value))
-    for name, part, is_slot in attributes(value):
-        set_attribute(twin, name, part, is_slot=is_slot)
-    return twin
