@@ -1,8 +1,9 @@
-"""Names of shards, from a pattern with braces and wildcards."""
+"""Shards: their names, from a pattern with braces and wildcards, and which one has a sample."""
 
 from __future__ import annotations
 
 import glob
+import operator
 import os
 import re
 from contextlib import suppress
@@ -16,6 +17,9 @@ from threadloader.errors import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 MOST = 1_000_000  # names that one pattern may stand for
@@ -51,6 +55,26 @@ def told_shards(shards: Sequence[str]) -> str:
     if len(shards) == 1:
         return f"1 shard, {shown_url(shards[0])}"
     return f"{len(shards):,} shards, {shown_url(shards[0])} to {shown_url(shards[-1])}"
+
+
+def place_of(index: int, ends: NDArray[np.int64], what: str) -> tuple[int, int]:
+    """Return the number of the file that has a sample, and the sample's row there.
+
+    Args:
+        index: Of the sample; a negative one counts from the end.
+        ends: (files,): the number of samples up to the end of each file.
+        what: Samples in words, for the error.
+
+    Raises:
+        IndexError: There is no such sample.
+    """
+    length, number = int(ends[-1]), operator.index(index)
+    number += length if number < 0 else 0
+    if not 0 <= number < length:
+        msg = f"index {index} is out of range: there are {length} {what}"
+        raise IndexError(msg)
+    file = int(ends.searchsorted(number, "right"))
+    return file, number - (int(ends[file - 1]) if file else 0)
 
 
 def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:

@@ -5,7 +5,6 @@ Samples are read at their offsets in the archives, and all threads read through 
 
 from __future__ import annotations
 
-import operator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
@@ -18,7 +17,7 @@ from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
-from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._shards.names import find_shards, place_of, told_shards
 from threadloader.datasets._tar import BLOCK, RawSample
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class TarShards(Dataset):
                 index was made, and the dataset must be made anew.
             IndexError: There is no such sample.
         """
-        shard, row = self._place(index)
+        shard, row = place_of(index, self._ends, "samples")
         file, table = self._files[shard], self._indexes[shard]
         key, members = table.key(row), table.members(row)
         chosen = self._fields.chosen(key, members, file.path)
@@ -120,17 +119,6 @@ class TarShards(Dataset):
         """Close files and connections; the next read opens them again."""
         for file in self._files:
             file.close()
-
-    def _place(self, index: int) -> tuple[int, int]:
-        """Return the number of a sample's shard, and the sample's row there."""
-        number = operator.index(index)
-        if number < 0:
-            number += len(self)
-        if not 0 <= number < len(self):
-            msg = f"index {index} is out of range: there are {len(self)} samples"
-            raise IndexError(msg)
-        shard = int(self._ends.searchsorted(number, "right"))
-        return shard, number - (int(self._ends[shard - 1]) if shard else 0)
 
 
 def _read(file: File, members: Mapping[str, SampleMember]) -> dict[str, SampleMember]:

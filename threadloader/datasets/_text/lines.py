@@ -6,7 +6,6 @@ The offsets of all lines are in one array for each file, which is built once, an
 from __future__ import annotations
 
 import json
-import operator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
@@ -18,7 +17,7 @@ from threadloader import _torch
 from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.kept import kept_index
-from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._shards.names import find_shards, place_of, told_shards
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -100,13 +99,8 @@ class Lines(Dataset):
             DataError: It is no JSON; or its file changed after the index was made.
             IndexError: There is no such line.
         """
-        number = operator.index(index) + (len(self) if operator.index(index) < 0 else 0)
-        if not 0 <= number < len(self):
-            msg = f"index {index} is out of range: there are {len(self)} lines"
-            raise IndexError(msg)
-        which = int(self._ends.searchsorted(number, "right"))
+        which, row = place_of(index, self._ends, "lines")
         file, starts = self._files[which], self._starts[which]
-        row = number - int(self._ends[which]) + len(starts) - 1
         start, end = starts[row : row + 2].tolist()
         return parsed(self.parse, file.read_at(start, end - start), file.path, start)
 
