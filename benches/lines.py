@@ -26,9 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benches.harness.lanes import table_of
 from benches.harness.machine import describe, python_label
-from benches.harness.rounds import Spread
-from benches.harness.tables import align, machine_lines, show_spread
+from benches.harness.tables import machine_lines
 from threadloader import ThreadLoader
 from threadloader.datasets import Lines
 
@@ -54,12 +54,7 @@ def main() -> int:
         dataset = Lines(path)
         took = time.perf_counter() - begun
         print(f"\n{path.stat().st_size / 2**20:,.0f} MiB; the index took {took * 1000:,.0f} ms")
-        found = _measure(_lanes(path, dataset), rounds)
-    rows = [
-        [name, *(show_spread(Spread.of(each)) for each in zip(*found[name], strict=True))]
-        for name in found
-    ]
-    print(align(["lane", "records/s", "CPU us a record"], rows))
+        print(table_of(_lanes(path, dataset), rounds, "record"))
     return 0
 
 
@@ -95,22 +90,6 @@ def _seek(file: Any, offsets: list[int]) -> list[Any]:
 def _in_threads(path: Path, chunks: list[list[int]]) -> Iterable[list[Any]]:
     with ThreadPoolExecutor(2) as pool:
         yield from pool.map(lambda chunk: _seek(path.open("rb"), chunk), chunks)
-
-
-def _measure(
-    lanes: dict[str, Callable[[], Iterable[list[Any]]]], rounds: int
-) -> dict[str, list[tuple[float, float]]]:
-    """Return records a second and microseconds of CPU a record, of each round."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes}
-    names = list(lanes)
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            wall, cpu = time.perf_counter(), time.process_time()
-            records = sum(map(len, lanes[name]()))
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            found[name].append((records / wall, cpu / records * 1e6))
-            print(f"  {name}: {records / wall:,.0f} records/s", file=sys.stderr)
-    return found
 
 
 if __name__ == "__main__":

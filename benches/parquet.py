@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,9 +29,9 @@ import pyarrow as pa
 from pyarrow import dataset as arrow
 from pyarrow import parquet
 
+from benches.harness.lanes import table_of
 from benches.harness.machine import describe, python_label
-from benches.harness.rounds import Spread
-from benches.harness.tables import align, machine_lines, show_spread
+from benches.harness.tables import machine_lines
 from threadloader import ThreadLoader
 from threadloader.datasets import ParquetRows
 
@@ -55,14 +54,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         paths = [_write(Path(folder, f"{number}.parquet"), number) for number in range(FILES)]
         for columns in (COLUMNS[:-1], COLUMNS):
-            lanes = _lanes(paths, columns, folder)
-            found = _measure(lanes, rounds)
-            rows = [
-                [name, *(show_spread(Spread.of(each)) for each in zip(*found[name], strict=True))]
-                for name in found
-            ]
+            table = table_of(
+                _lanes(paths, columns, folder), rounds, "row", lambda batch: len(batch["number"])
+            )
             print(f"\n{', '.join(columns)}")
-            print(align(["lane", "rows/s", "CPU us a row"], rows))
+            print(table)
     return 0
 
 
@@ -132,22 +128,6 @@ def _ours(
 def _by_index(table: Any) -> Iterable[Any]:
     order = np.random.default_rng(1).permutation(len(table))
     return (table[order[at : at + BATCH]] for at in range(0, len(order), BATCH))
-
-
-def _measure(
-    lanes: dict[str, Callable[[], Iterable[Any]]], rounds: int
-) -> dict[str, list[tuple[float, float]]]:
-    """Return rows a second and microseconds of CPU a row, of each round."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes}
-    names = list(lanes)
-    for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            wall, cpu = time.perf_counter(), time.process_time()
-            rows = sum(len(batch["number"]) for batch in lanes[name]())
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            found[name].append((rows / wall, cpu / rows * 1e6))
-            print(f"  {name}: {rows / wall:,.0f} rows/s", file=sys.stderr)
-    return found
 
 
 if __name__ == "__main__":
