@@ -192,7 +192,8 @@ class Cached(Dataset):
         return (sample,)
 
     def _give_up(self, reason: str) -> None:
-        if not self._prefix.given_up:  # two threads at once say it twice
+        # Two threads at once say it twice.
+        if not self._prefix.given_up and isinstance(self._samples, InMemory):
             self._prefix.given_up = True
             self._samples.clear()
             warn_user(f"nothing is kept any more of {self._name}, since {reason}")
@@ -206,7 +207,7 @@ class Cached(Dataset):
             if self._prefix.given_up:
                 return self.dataset[index]
             sample, split = self._load(index)
-            if not self._prefix.paths:
+            if not (self._prefix.paths and isinstance(self._samples, InMemory)):
                 return self._samples.keep(index, sample)
             if split is not None:
                 self._samples.give(index, split)
@@ -277,12 +278,6 @@ class _InFolder:
         record = packed(index, sample)
         self._store.write(str(index), record)
         return unpacked(index, record)
-
-    def give(self, index: int, sample: Any) -> None:
-        """Not called: in a folder samples are kept as a whole."""
-
-    def clear(self) -> None:
-        """Not called, likewise."""
 
     def has(self, index: int, sample: Any) -> bool:
         """Whether the sample that is kept is equal to this one."""

@@ -194,19 +194,18 @@ class _Twin:
         self.watch: _Watch | None = None  # of the sample that is loaded
         self._original = original
         self._holders: list[tuple[Any, dict[str, Any]]] = []  # and the attributes they had
-        copies: dict[Path, Any] = {(): original}
+        copies: dict[Path, Any] = {}
         for path in paths:
             for depth in range(len(path)):
                 inner = path[:depth]
-                if inner not in copies or not self._holders:
+                if inner not in copies:
                     holder = _at(original, inner)
                     self._holders.append((holder, dict(vars(holder))))
                     copies[inner] = shallow_copy(holder)
-                    if depth:
+                    if inner:
                         vars(copies[inner[:-1]])[inner[-1]] = copies[inner]
-            pipeline = _at(original, path)
-            vars(copies[path[:-1]])[path[-1]] = _Watched(pipeline, self)
-        self.dataset = copies[()]
+            vars(copies[path[:-1]])[path[-1]] = _Watched(_at(original, path), self)
+        self.dataset = copies.get((), original)
 
     def is_of(self, dataset: Any) -> bool:
         """Whether it is a copy of a dataset as that is now."""
