@@ -89,7 +89,9 @@ def main() -> int:
         figures = {"machine": machine, "lanes": bench.kept, "packing": packing}
         figures["checks"] = [asdict(outcome) for outcome in outcomes]
         figures["targets"] = [asdict(verdict) for verdict in bench.verdicts]
-        options.json.write_text(json.dumps(figures, indent=1))
+        told = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
+        told[python_label()] = figures
+        options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     if wrong:
         print(f"\nwrong: {', '.join(each.name for each in wrong)}; not measured", file=sys.stderr)
     return int(bool(wrong) or any(each.outcome == "missed" for each in bench.verdicts))
@@ -138,7 +140,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--mutants", action="store_true", help="break each rule: the checks must notice"
     )
-    parser.add_argument("--json", type=Path, help="file for all figures")
+    parser.add_argument("--json", type=Path, help="file for all figures, of each Python")
     options = parser.parse_args()
     quick = {"batches": 4000, "rounds": 2, "seconds": 0.2}
     defaults = quick if options.quick else {"batches": 100_000, "rounds": 5, "seconds": 0.8}

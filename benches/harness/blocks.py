@@ -438,30 +438,34 @@ def gpu(source: Source) -> str:
     """Return the loops on a GPU, the machine, and the number of workers of each."""
     if not source.gpu:
         return "Not measured yet."
-    told, rows, best = source.gpu["machine"], list[list[str]](), list[str]()
-    for title, lanes in source.gpu["lanes"].items():
-        if title.startswith("trials: "):
-            best.append(f"{title.removeprefix('trials: ')} {min(lanes, key=lanes.__getitem__)}")
-            continue
-        nbytes = int(title.split()[0]) << 20
-        for loop, timings in lanes.items():
-            steps = [each["step_ms"] for each in timings if each]
-            rates = [nbytes / step / 1e6 for step in steps]
-            waits = [each["wait_ms"] / each["step_ms"] for each in timings if each]
-            spreads = [show_spread(Spread.of(each)) for each in (steps, rates, waits)]
-            rows.append([title, loop, *spreads])
-    checked = sum(check["batches"] for check in source.gpu["checks"])
-    wrong = sum(check["problem"] is not None for check in source.gpu["checks"])
-    packages = told["packages"]
-    return "\n".join(
-        [
-            table(["a batch", "loop", "ms a step", "GB/s", "of a step, waiting"], rows),
-            "",
-            f"- {told['gpu']}; {told['cores']} cores, {told['processor']}",
-            f"- Python {told['python_version']}, torch {packages['torch']}",
-            f"- workers, the best of several: {', '.join(best)}",
-            f"- {checked:,} batches compared on the device; checks that found one wrong: {wrong}",
+    rows, notes = dict[tuple[str, str], list[str]](), list[str]()
+    for label, told in source.gpu.items():
+        best = list[str]()
+        for title, lanes in told["lanes"].items():
+            if title.startswith("trials: "):
+                best.append(f"{title.removeprefix('trials: ')} {min(lanes, key=lanes.__getitem__)}")
+                continue
+            nbytes = int(title.split()[0]) << 20
+            for loop, timings in lanes.items():
+                steps = [each["step_ms"] for each in timings if each]
+                spreads = (steps, [nbytes / step / 1e6 for step in steps])
+                row = rows.setdefault((title, loop), [])
+                row.extend(show_spread(Spread.of(each)) for each in spreads)
+        machine, checks = told["machine"], told["checks"]
+        checked = sum(check["batches"] for check in checks)
+        wrong = sum(check["problem"] is not None for check in checks)
+        versions = f"Python {machine['python_version']}, torch {machine['packages']['torch']}"
+        hardware = f"{machine['gpu']}; {machine['cores']} cores, {machine['processor']}"
+        compared = f"{checked:,} batches compared on the device"
+        notes += [
+            f"- {label}: {versions}, {hardware}",
+            f"- {label}, workers, the best of several: {', '.join(best)}",
+            f"- {label}: {compared}; checks that found one wrong: {wrong}",
         ]
+    builds = [f"{label}: {unit}" for label in source.gpu for unit in ("ms a step", "GB/s")]
+    header = ["a batch", "loop", *builds]
+    return "\n".join(
+        [table(header, [[*names, *cells] for names, cells in rows.items()]), "", *notes]
     )
 
 
