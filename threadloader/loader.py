@@ -21,6 +21,7 @@ from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     ARGUMENTS,
     Attributes,
+    check_choice,
     check_no_order,
     check_order,
     check_runnable,
@@ -100,6 +101,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         persistent_workers: Whether threads and their copies of the dataset outlive the epoch.
         pin_memory_device: Deprecated by torch, which ignores it.
         in_order: Whether batches come in order; else whichever is ready first.
+        worker_method: Checked as torch does where it has thread workers; always threads.
         threads: Another name for ``num_workers``.
         max_threads: Threads at the most where you chose no number, at least 1.
         memory_budget: Bytes that batches planned ahead may take, but for two; None is 1 GiB.
@@ -163,6 +165,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        worker_method: Literal["thread", "multiprocessing"] = "thread",
         threads: int | None = None,
         max_threads: int = 256,
         memory_budget: int | None = None,
@@ -197,6 +200,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
         check_timeout(timeout)
+        check_choice("worker_method", worker_method, ("thread", "multiprocessing"))
         if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_no_order(shuffle, sampler, batch_sampler)
         num_workers = default_num_workers(
@@ -235,7 +239,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         checked_function("collate_fn", collate_fn)
         checked_function("worker_init_fn", worker_init_fn if num_workers else None)
         mine = vars(self)  # past the protection of what is set above
-        mine["dataset"] = dataset
+        mine["dataset"], mine["worker_method"] = dataset, worker_method
         self.prefetch_factor = prefetch_factor  # torch's would be 2
         if threads is not None:
             mine.pop("threads", None)

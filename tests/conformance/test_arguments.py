@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -149,13 +151,37 @@ def test_it_is_a_data_loader_and_generic_as_that_is() -> None:
     assert [len(batch) for batch in loader] == [4, 3]
 
 
-def test_torch_s_parameters_come_first_with_its_kinds_and_defaults_but_one() -> None:
+def test_torch_s_parameters_come_first_with_its_kinds_and_defaults_but_of_workers() -> None:
     theirs = list(inspect.signature(DataLoader).parameters.values())
     ours = list(inspect.signature(ThreadLoader).parameters.values())
     assert [(p.name, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.kind) for p in theirs]
     assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
     pairs = zip(ours, theirs, strict=False)
-    assert [p.name for p, other in pairs if p.default != other.default] == ["num_workers"]
+    differing = {p.name for p, other in pairs if p.default != other.default}
+    assert differing - {"worker_method"} == {"num_workers"}  # not each torch has the second
+
+
+@pytest.mark.parametrize("method", ["thread", "multiprocessing"])
+def test_threads_load_whatever_the_worker_method(method: Any, spawn: Spawn) -> None:
+    loader = ThreadLoader(range(SIZE), num_workers=1, worker_method=method)
+    assert loader.worker_method == method
+    caller = threading.get_ident()
+    loader.collate_fn = lambda samples: (threading.get_ident() != caller, os.getpid(), samples)
+    assert spawn(list, loader).result(PATIENCE) == [(True, os.getpid(), [i]) for i in range(SIZE)]
+    with pytest.raises(ValueError, match="worker_method must be one of thread, multiprocessing"):
+        ThreadLoader(range(SIZE), worker_method="fibre")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(
+    "worker_method" not in inspect.signature(DataLoader).parameters,
+    reason="this torch has no thread workers",
+)
+@pytest.mark.parametrize("dataset", [range(SIZE), Stream()], ids=["map-style", "iterable"])
+def test_batches_are_those_of_torch_s_thread_workers(dataset: Any, spawn: Spawn) -> None:
+    arguments = {"batch_size": 2, "num_workers": 2, "worker_method": "thread"}
+    expected = told(DataLoader, dataset, arguments)
+    assert expected[0] == "batches"
+    assert spawn(told, ThreadLoader, dataset, arguments).result(PATIENCE) == expected
 
 
 def _public(loader: Any) -> dict[str, Any]:
