@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,9 @@ FREE, ORDINARY = {"free_threaded": True}, {"free_threaded": False}
         ({"python": ORDINARY, "variables": {"PYTHONDONTWRITEBYTECODE": "1"}}, "Unset PYTHON", 0),
         ({"python": FREE | {"version": "3.13.5"}}, "--only-binary=:all:", 1),
         ({"python": FREE | {"version": "3.14.1"}}, "--only-binary=:all:", 0),
+        ({"python": FREE | {"version": "3.14.3"}}, "cpython#145615", 1),
+        ({"python": FREE | {"version": "3.14.4"}}, "cpython#145615", 0),
+        ({"python": ORDINARY | {"version": "3.14.3"}}, "cpython#145615", 0),
         ({"decoders": ["pillow"]}, "(extra: images)", 1),
         ({"decoders": ["simplejpeg", "pillow"]}, "(extra: images)", 0),
         ({"cores": {"usable": 2, "machine": 64}}, "2 of 64 cores", 1),
@@ -75,3 +79,19 @@ def test_what_would_make_loading_faster_is_advised(
     for name, values in parts.items():
         found[name] = found[name] | values if isinstance(values, dict) else values
     assert sum(text in advised for advised in advice(found)) == said
+
+
+def test_modules_of_other_builds_are_named_on_a_free_threaded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "fast-1.0.dist-info").mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fast\nVersion: 1.0\n")
+    (folder / "RECORD").write_text("fast/_core.abi3.so,,\nfast/_core.abi3t.so,,\n")
+    (tmp_path / "fast").mkdir()
+    for name in ("_core.abi3.so", "_core.abi3t.so"):
+        (tmp_path / "fast" / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    found = examine()
+    named = is_free_threaded()
+    assert found["wrong_builds"] == ["fast/_core.abi3.so"] * named
+    assert sum("fast/_core.abi3.so" in text for text in advice(found)) == named

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,15 @@ def examine() -> dict[str, Any]:
         | {name: found for name in PACKAGES if (found := _version(name))},
         "torch": _torch.AVAILABLE,
         "decoders": decoders,
+        "wrong_builds": wrong_builds() if is_free_threaded() else [],
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
+
+
+def wrong_builds() -> list[str]:
+    """Return the installed extension modules that are only for builds with a GIL."""
+    files = (file for each in distributions() for file in each.files or ())
+    return sorted({str(file) for file in files if file.name.endswith(".abi3.so")})
 
 
 def _version(name: str) -> str | None:
@@ -132,9 +139,14 @@ def advice(found: dict[str, Any]) -> list[str]:
         "Python code of several threads takes turns on this build. Where samples are made in pure "
         "Python, use a free-threaded build (3.13t or later).": on and not requested and not free,
         "triton is installed, and switches the GIL on when torch imports it (for any optimizer): "
-        "set PYTHON_GIL=0, or uninstall it if you do not compile.": free
+        "uninstall it if you do not compile. With PYTHON_GIL=0 it can crash (triton#6721).": free
         and not on
         and find_spec("triton"),
+        f"Modules that are not for this build: {', '.join(found['wrong_builds'])}. Install their "
+        "packages anew, with this Python's pip.": found["wrong_builds"],
+        "Up to 3.14.3 this build keeps memory that one thread makes and another frees "
+        "(cpython#145615): use 3.14.4 or later.": free
+        and python["version"] in {f"3.14.{patch}" for patch in range(4)},
         f"Unset {no_pyc}: without .pyc files, threads of this build share constants, and can be "
         "slower than one.": free and found["variables"].get(no_pyc),
         "dict.get on another thread's large dict takes 20 us: use 3.14, or d[key].": free and old,
