@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 project = "threadloader"
+SUMMARY = "A drop-in for torch.utils.data.DataLoader that loads with threads instead of processes."
 copyright = "the authors of threadloader"  # noqa: A001  # the name that Sphinx reads
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
@@ -24,10 +26,11 @@ suppress_warnings = ["misc.highlighting_failure"]  # a block of code may be an e
 
 REPOSITORY = "https://github.com/threadloader/threadloader/blob/main/"
 _BESIDE = re.compile(r"\]\(\.\./([^)]*)\)")
+_PAGE = re.compile(r"^\| \[([^]]+)\]\((\S+)\.md\) \| (.+) \|$", re.MULTILINE)
 
 
 def setup(app: Sphinx) -> None:
-    """Let links lead out of this folder: on the site to the repository."""
+    """Let links lead out of this folder, on the site to the repository; and write llms.txt."""
 
     def changed(_: Any, page: str, source: list[str]) -> None:
         folder = posixpath.dirname(page)
@@ -36,3 +39,12 @@ def setup(app: Sphinx) -> None:
         )
 
     app.connect("source-read", changed)
+
+    def write_llms_txt(*_: Any) -> None:
+        """List the pages with the questions that they answer, as llmstxt.org has it."""
+        pages = _PAGE.findall((Path(app.srcdir) / "README.md").read_text("utf-8"))
+        lines = [f"- [{title}]({page}.html): {question}" for title, page, question in pages]
+        text = "\n".join(["# threadloader", "", f"> {SUMMARY}", "", "## Pages", "", *lines, ""])
+        (Path(app.outdir) / "llms.txt").write_text(text, encoding="utf-8")
+
+    app.connect("build-finished", write_llms_txt)
