@@ -31,12 +31,10 @@ UNITS = {
 AGAINST_TORCH = {
     "photos": "photos, decoded by Pillow",
     "remote": "samples that wait 10 ms for a network",
-    "rows": "rows of an array, in a class of yours",
     "tensor_dataset": "a `TensorDataset`",
     "cifar": "small images, augmented by torch operators",
     "pure_python": "0.2 ms of pure Python a sample",
     "start_paths": "first batch of 10^6 paths",
-    "mnist_job": "ten epochs of a `TensorDataset`",
     "integers_job": "a hundred epochs of 4 batches of integers",
     "strings": "memory, 5 million strings in a list",
 }
@@ -61,6 +59,7 @@ class Source:
         libraries: Of `benches.libraries`, likewise.
         gpu: Of `benches.gpu`, likewise.
         starting_ahead: Of `benches.starting_ahead`, likewise.
+        symptoms: Of `benches.symptoms`, likewise.
     """
 
     bench: Results
@@ -72,6 +71,7 @@ class Source:
     libraries: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
     starting_ahead: Mapping[str, Any] = field(default_factory=dict)
+    symptoms: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -434,6 +434,18 @@ def starting_ahead(source: Source) -> str:
     return table(header, rows)
 
 
+def symptoms(source: Source, figure: str) -> str:
+    """Return a figure of `benches.symptoms` by Python, way to load, and number of workers."""
+    if not source.symptoms:
+        return "Not measured yet."
+    rows, workers = list[list[str]](), list[str]()
+    for label, told in source.symptoms.items():
+        for way, cells in told[figure].items():
+            workers = list(cells)
+            rows.append([label, way, *(f"{each:,.0f}" for each in cells.values())])
+    return table(["Python", "", *(f"{number} workers" for number in workers)], rows)
+
+
 def gpu(source: Source) -> str:
     """Return the loops on a GPU, the machine, and the number of workers of each."""
     if not source.gpu:
@@ -489,6 +501,8 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "resuming": lambda source: batching.resuming(source.token_batches),
     "going_on": going_on,
     "starting_ahead": starting_ahead,
+    "symptoms_memory": lambda source: symptoms(source, "mib"),
+    "symptoms_start": lambda source: symptoms(source, "ms"),
     "agreeing": agreeing,
     "arrays": of_workload("arrays"),
     "tensor_dataset": of_workload("tensor_dataset"),

@@ -1,0 +1,103 @@
+"""What a list of millions of strings costs with worker processes and with threads.
+
+``python -m benches.symptoms``, once with each Python: the results of the others are kept.
+
+Memory: of all processes together (their proportional set sizes, so that shared pages count once),
+at the end of a shuffled epoch over 5 million strings.  Start: from ``iter()`` to the first batch of
+an epoch over 1.2 million, the median of five epochs.  Each is measured in a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from benches.harness.fresh_process import ask_module
+from benches.harness.machine import describe, python_label
+from benches.harness.tables import align, machine_lines
+from benches.harness.usage import measure_pss_mib
+from benches.workloads.paths import Paths
+from threadloader import ThreadLoader
+
+BATCH_SIZE, EPOCHS = 256, 5
+STRINGS, STARTED = 5_000_000, 1_200_000
+MILLI = 1e3
+SECONDS = 600  # that one measurement takes at the most
+OUTPUT = Path(__file__).parent / "results" / "symptoms.json"
+METHODS = {"torch, fork": "fork", "torch, forkserver": "forkserver", "torch, spawn": "spawn"}
+OURS = "threadloader"
+WORKERS = (0, 4, 8)
+
+
+def main() -> int:
+    """Measure, print and write; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.symptoms", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(measure(**json.loads(options.child))))
+        return 0
+    label, machine = python_label(), describe()
+    print(machine_lines([(label, machine)]))
+    found: dict[str, Any] = {
+        figure: {
+            name: {workers: ask(figure, name, workers) for workers in WORKERS}
+            for name in (*METHODS, OURS)
+        }
+        for figure in ("mib", "ms")
+    }
+    for figure, told in found.items():
+        rows = [[name, *(f"{each:.4g}" for each in told[name].values())] for name in told]
+        print(align([figure, *(f"{workers} workers" for workers in WORKERS)], rows))
+    told = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    told[label] = {"machine": machine, **found}
+    options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def ask(figure: str, name: str, workers: int) -> float:
+    """Measure in a fresh process."""
+    question = {"figure": figure, "name": name, "workers": workers}
+    told: dict[str, float] = ask_module(sys.executable, "benches.symptoms", question, SECONDS)
+    return told[figure]
+
+
+def measure(figure: str, name: str, workers: int) -> dict[str, float | None]:
+    """Return the memory of all processes in MiB, or the milliseconds to a first batch."""
+    dataset: Any = Paths(STRINGS if figure == "mib" else STARTED)
+    loader: Any
+    if name == OURS:
+        loader = ThreadLoader(dataset, BATCH_SIZE, shuffle=True, threads=workers)
+    else:
+        method = METHODS[name] if workers else None
+        arguments = {"num_workers": workers, "multiprocessing_context": method}
+        loader = DataLoader(dataset, BATCH_SIZE, shuffle=True, **arguments)
+    if figure == "mib":
+        memory = None
+        for number, _ in enumerate(loader, 1):
+            if number == len(loader):
+                memory = measure_pss_mib()
+        return {figure: memory}
+    return {figure: statistics.median(first_batch_ms(loader) for _ in range(EPOCHS))}
+
+
+def first_batch_ms(loader: Any) -> float:
+    """Return the milliseconds from ``iter()`` to the first batch."""
+    started = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    return MILLI * (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
