@@ -15,6 +15,7 @@ import tarfile
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_a_fault_that_stays_is_not_tried_again_and_tells_no_secret(
         open_object(server, retries=PATIENT).read_at(7, 1)
     assert len(server.requests) == 1
     assert "s3cret" not in "".join(traceback.format_exception(raised.value)) + caplog.text
+
+
+def test_a_wrong_region_is_named(server: RemoteServer) -> None:
+    server.plan = lambda _: Status(301)  # S3's answer, with no place to go on at
+    with pytest.raises(RemoteError, match=r"s3://bucket/data\.bin, offset 7: .* region"):
+        open_object(server, retries=Retries(attempts=2, first=0.001)).read_at(7, 1)
 
 
 def test_a_read_beyond_the_end_and_another_version_are_errors(server: RemoteServer) -> None:
@@ -243,3 +250,21 @@ def test_what_a_store_refuses_is_told(
     shown = "".join(traceback.format_exception(raised.value))
     assert f"{url}, offset 9" in shown
     assert not any(secret in shown for secret in ("s3cret", "wr0ng"))
+
+
+def test_a_signed_url_that_has_expired_is_refused_and_not_told(seaweed: dict[str, Any]) -> None:
+    url: str = obstore.sign(store_of(seaweed), "GET", "data.bin", timedelta(seconds=3))
+    assert RemoteFile(url).read_at(9, 100) == CONTENT[9:109]
+    refusals: list[RemoteError] = []
+
+    def is_refused() -> bool:
+        try:
+            RemoteFile(url).read_at(9, 1)
+        except RemoteError as error:
+            refusals.append(error)
+        return bool(refusals)
+
+    assert becomes(is_refused)
+    shown = "".join(traceback.format_exception(refusals[0]))
+    assert "/bucket/data.bin?..., offset 9: HTTP status 403" in shown
+    assert "Signature" not in shown
