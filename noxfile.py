@@ -139,6 +139,14 @@ def clients(session: nox.Session) -> None:
     run_pytest(session, "tests/clients", *(f"tests/{name}" for name in beside))
 
 
+@nox.session(python="3.11")
+def chunked(session: nox.Session) -> None:
+    """Load the chunked formats of other libraries: MDS, litdata, zarr."""
+    add_torch(session)
+    install(session, ".", "chunked")
+    run_pytest(session, "tests/clients/test_chunked_formats.py")
+
+
 @nox.session(python=["3.11", "3.13t"])
 def stores(session: nox.Session) -> None:
     """Read from a real S3 server on this machine, which refuses wrong signatures; and Parquet."""
