@@ -77,7 +77,7 @@ class FolderCache:
         path = self._path(name)
         try:
             file = Descriptor(path)
-            status = file.status
+            status = os.fstat(file.number)
             data = file.read_at(start, (status.st_size if stop is None else stop) - start)
             if self.makes_room and time.time() - status.st_mtime > STALE_S:
                 with suppress(PermissionError):  # another user's

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import deque
 from contextlib import suppress
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_BUFFER = 128 << 10  # bytes of a stream
 MOST_OPEN = 256  # files of a dataset, whatever the process may have open
 PARTIAL = ".partial"  # the ending of a file that is being written
 
@@ -58,8 +60,8 @@ class Shelf:
 class LocalFile:
     """A file in a file system.
 
-    Its stamp is compared when the file is opened.  Writes into a file that is open already are not
-    noticed.
+    Its stamp is compared after each read, and at the end of a stream: after and not before, so that
+    bytes of another version are never taken for the expected one's.
 
     Args:
         path: Its path.
@@ -76,15 +78,15 @@ class LocalFile:
     def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
-        self._stamp = ""  # given to `expect`, or found by the first read
+        self._expected: tuple[int, int] | None = None  # size and time of the version to be read
         self._descriptor: Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens it itself.
-        return LocalFile, (self.path, self._shelf), self._stamp or None
+        return LocalFile, (self.path, self._shelf), self._expected
 
-    def __setstate__(self, stamp: str) -> None:
-        self.expect(stamp)
+    def __setstate__(self, expected: tuple[int, int]) -> None:
+        self._expected = expected
 
     def size(self) -> int:
         """Return its size in bytes."""
@@ -92,38 +94,34 @@ class LocalFile:
 
     def stamp(self) -> str:
         """Return its size and the time of its last change."""
-        return _stamp_of(Path(self.path).stat())
+        return _stamp_of(_version_of(Path(self.path).stat()))
 
     def expect(self, stamp: str) -> None:
         """Read only the version that has this stamp; see `threadloader.datasets._files.File`."""
-        self._stamp = stamp
+        size, _, time = stamp.partition("-")
+        self._expected = int(size), int(time)
         self._descriptor = None  # it may be of another version
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return exactly ``nbytes`` bytes from ``offset`` on; see `File`."""
         descriptor = self._descriptor or self._open()
         data = descriptor.read_at(offset, nbytes)
-        if len(data) == nbytes:
-            return data
-        parts = [data]  # a read may return less than there is: after a signal, or beyond 2 GiB
-        while data and (missing := nbytes - sum(map(len, parts))):
-            data = descriptor.read_at(offset + nbytes - missing, missing)
-            parts.append(data)
-        if not data:
-            size = offset + sum(map(len, parts))
+        if len(data) < nbytes:  # after a signal, or beyond 2 GiB
+            parts = [data]
+            while data and (missing := nbytes - sum(map(len, parts))):
+                data = descriptor.read_at(offset + nbytes - missing, missing)
+                parts.append(data)
+            data = b"".join(parts)
+        self.check(descriptor.number)
+        if len(data) < nbytes:
+            size = offset + len(data)
             msg = f"the file ends at {size:,}, and {nbytes:,} bytes were to be read: truncated?"
             raise DataError(msg, self.path, offset=offset)
-        return b"".join(parts)
+        return data
 
     def open(self) -> BinaryIO:
         """Return a stream from the beginning; see `File`."""
-        stream = Path(self.path).open("rb")  # noqa: SIM115  # the caller closes it
-        try:
-            self._check(os.fstat(stream.fileno()))
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+        return BufferedReader(_Stream(self), _BUFFER)
 
     def close(self) -> None:
         """Drop the descriptor; it is closed when the last read that uses it ends."""
@@ -137,21 +135,61 @@ class LocalFile:
                 raise
             self._shelf.close()  # something else has many: better none of ours than an error
             descriptor = Descriptor(self.path)
-        self._check(descriptor.status)
-        self._stamp = self._stamp or _stamp_of(descriptor.status)
+        if self._expected is None:
+            self._expected = _version_of(os.fstat(descriptor.number))
         self._descriptor = descriptor
         if self._shelf is not None:
             self._shelf.opened(self)
         return descriptor
 
-    def _check(self, status: os.stat_result) -> None:
-        before, stamp = self._stamp, _stamp_of(status)
-        if before and stamp != before:
+    def check(self, number: int) -> None:
+        """Raise an error if an open file is not of the expected version.
+
+        Args:
+            number: Its descriptor.
+
+        Raises:
+            DataError: It is of another.
+        """
+        found, expected = _version_of(os.fstat(number)), self._expected
+        if expected is not None and found != expected:
+            versions = f"{_stamp_of(expected)}, now {_stamp_of(found)}"
             msg = (
-                f"the file changed while it was in use ({before}, now {stamp}); "
+                f"the file changed while it was in use ({versions}); "
                 "make its dataset anew to read the new one"
             )
             raise DataError(msg, self.path)
+
+
+class _Stream(FileIO):
+    """A file from beginning to end, which is of the expected version there, too.
+
+    Args:
+        file: The file.
+
+    Raises:
+        DataError: It is of another version.
+
+    Threads:
+        all: one thread.
+    """
+
+    def __init__(self, file: LocalFile) -> None:
+        super().__init__(file.path)
+        self._file = file
+        try:
+            file.check(self.fileno())
+        except BaseException:
+            self.close()
+            raise
+
+    def readinto(self, buffer: Any, /) -> Any:
+        count = super().readinto(buffer)
+        if not count:
+            self._file.check(self.fileno())
+        return count
+
+    readall = RawIOBase.readall  # which calls `readinto`
 
 
 class Descriptor:
@@ -165,28 +203,27 @@ class Descriptor:
     """
 
     def __init__(self, path: str) -> None:
-        self._number = -1  # if opening fails
+        self.number = -1  # if opening fails
         # Without waiting: what lies there may be a pipe, which is no file that can be read.
         flags = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-        self._number = os.open(path, os.O_RDONLY | flags)
-        self.status = os.fstat(self._number)
+        self.number = os.open(path, os.O_RDONLY | flags)
         self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         # `close` is an argument because `os` may be gone at the interpreter's exit.
-        if self._number >= 0:
-            close(self._number)
+        if self.number >= 0:
+            close(self.number)
 
     if hasattr(os, "pread"):
 
         def read_at(self, offset: int, nbytes: int) -> bytes:
-            return os.pread(self._number, nbytes, offset)
+            return os.pread(self.number, nbytes, offset)
     else:
 
         def read_at(self, offset: int, nbytes: int) -> bytes:
             with self._seeking:
-                os.lseek(self._number, offset, os.SEEK_SET)
-                return os.read(self._number, nbytes)
+                os.lseek(self.number, offset, os.SEEK_SET)
+                return os.read(self.number, nbytes)
 
 
 def _open_limit() -> int:
@@ -197,8 +234,12 @@ def _open_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
-def _stamp_of(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}"
+def _version_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
+def _stamp_of(version: tuple[int, int]) -> str:
+    return "{}-{}".format(*version)
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 import io
 import itertools
 import json
+import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -75,6 +76,10 @@ def test_a_row_or_some_rows_are_a_dict_by_column(rows: ParquetRows) -> None:
     for index in (ROWS, -ROWS - 1, [0, ROWS]):
         with pytest.raises(IndexError, match="out of range"):
             rows[index]
+    assert [len(column) for column in rows[[]].values()] == [0, 0, 0]
+    for bad in (3.0, "y", [1.5], np.array([True, False]), np.zeros((2, 2), int)):
+        with pytest.raises(TypeError, match="index"):
+            rows[bad]
 
 
 DAY = dt.datetime(2026, 11, 26)  # noqa: DTZ001  # as Arrow's without a zone
@@ -97,6 +102,8 @@ COLUMNS: dict[str, tuple[Any, Any]] = {  # a column of three rows, and what beco
     "missing lists": (pa.array([[1], None, [2]]), [np.array([1]), None, np.array([2])]),
     "records": (pa.array([{"a": 1}, None, {"a": 2}]), [{"a": 1}, None, {"a": 2}]),
     "missing truth": (pa.array([True, None, False]), [True, None, False]),
+    "missing, and no exact floats": (pa.array([2**60 + 1, None, 3]), [2**60 + 1, None, 3]),
+    "missing apart from these": (pa.array([2**60 + 1, 2, None]), [2**60 + 1, 2, None]),
 }
 
 
@@ -253,7 +260,11 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {  # what becomes of a fi
     "empty": (lambda path: path.write_bytes(b""), "opened"),
     "another type": (lambda path: write(path, pa.table({"y": ["a"]})), "'y' is of string"),
     "no such column": (lambda path: write(path, pa.table({"x": [1]})), "no column 'y'"),
-    "a damaged group": (damaged, "offset [0-9,]+: row group 1"),
+    "two of a name": (
+        lambda path: write(path, pa.Table.from_arrays([pa.array([1])] * 2, ["y", "y"])),
+        "more than one column 'y'",
+    ),
+    "a damaged group": (damaged, "row group 1"),
 }
 
 
@@ -265,11 +276,49 @@ def test_a_bad_file_is_an_error_that_names_it(folder: Path, case: str) -> None:
         list(whole(ParquetRows(folder / "*.parquet", columns=["y"]), 2))
 
 
+def test_a_flipped_byte_in_a_footer_is_an_error_or_nothing(tmp_path: Path) -> None:
+    draw = random.Random(17)
+    columns = {"y": range(90), "name": list(map(str, range(90))), "list": [[1, 2]] * 90}
+    good = write(tmp_path / "good.parquet", pa.table(columns), 30).read_bytes()
+    size, found = int.from_bytes(good[-8:-4], "little"), set[str]()
+    for number in range(200):
+        bad = bytearray(good)
+        bad[len(bad) - 9 - draw.randrange(size)] = draw.randrange(256)
+        path = tmp_path / f"{number}.parquet"
+        path.write_bytes(bad)
+        try:
+            rows = ParquetRows(path)
+            rows[[0, len(rows) - 1]]
+            found.add("right")
+        except DataError:
+            found.add("error")
+    assert found == {"right", "error"}
+
+
+def test_a_file_that_is_written_into_while_it_is_in_use_is_an_error(folder: Path) -> None:
+    rows = ParquetRows(folder / "*.parquet")
+    assert rows[0]["y"] == 0
+    data = (folder / "0.parquet").read_bytes()
+    (folder / "0.parquet").write_bytes(data[:-1] + data[-1:])  # in place, of the same size
+    with pytest.raises(DataError, match=r"0\.parquet: the file changed while it was in use"):
+        rows[len(rows) // 2 - 1]
+
+
+def test_wrong_names_and_numbers_are_refused(folder: Path) -> None:
+    pattern = folder / "*.parquet"
+    with pytest.raises(TypeError, match="columns must be a list of names, but got 'y'"):
+        ParquetRows(pattern, columns="y")
+    with pytest.raises(ValueError, match="decode= has 'z', which is none of the columns"):
+        ParquetRows(pattern, decode={"z": bytes.decode})
+    with pytest.raises(TypeError, match=r"size must be a whole number, but got 2\.5"):
+        ParquetRows(pattern).batches(2.5)  # type: ignore[arg-type]
+
+
 def test_errors_name_column_filter_row_and_no_secret(server: RemoteServer, tmp_path: Path) -> None:
     url = server.url("/0.parquet?signature=secret")
     bad, absent = pictures(tmp_path / "a", {"bytes": b"?"}), pictures(tmp_path / "b", {"path": "c"})
     wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: ParquetRows(url, columns=["z"]), "no column 'z', only 'y', 'x', 'name'"),
+        (lambda: ParquetRows(url, columns=["z"]), "no column 'z': 'y', 'x', 'name'"),
         (lambda: ParquetRows(url, group_filter=[("z", ">", 1)]), "z"),
         (lambda: ParquetRows(bad)[0], "row 0 of row group 0, column 'image'.*no image"),
         (lambda: ParquetRows(absent)[[0]], "its bytes are not in the file: .*'path': 'c'"),

@@ -72,11 +72,12 @@ def test_a_shard_that_changes_while_it_is_in_use_is_an_error(folder: Path) -> No
     assert dataset[20]["cls"] == 20  # the shard is open
     path = folder / "shard-002.tar"
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(DataError, match=r"shard-002\.tar, offset .*truncated\?"):
-        dataset[20]
-    dataset.close()
-    with pytest.raises(DataError, match="changed while it was in use"):
-        dataset[20]
+    for _ in range(2):
+        with pytest.raises(
+            DataError, match=r"shard-002\.tar: the file changed while it was in use"
+        ):
+            dataset[20]
+        dataset.close()
 
 
 @pytest.mark.parametrize("kept", COPIES)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from threadloader.errors import checked_count
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -37,7 +39,8 @@ class RowBatches:
         epoch: Of the pass that begins next; each pass that begins adds 1.
 
     Raises:
-        ValueError: A number is less than 1, or ``seed`` less than 0.
+        TypeError: A number is no int.
+        ValueError: It is less than 1, or ``seed`` less than 0.
 
     Threads:
         all: planner only.
@@ -53,9 +56,8 @@ class RowBatches:
     epoch: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.size, self.mix, self.parts) < 1 or self.seed < 0:
-            msg = f"size, mix and parts must be at least 1, and seed 0: {self}"
-            raise ValueError(msg)
+        for name, least in (("size", 1), ("seed", 0), ("mix", 1), ("parts", 1)):
+            checked_count(name, getattr(self, name), at_least=least)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the pass that begins next."""

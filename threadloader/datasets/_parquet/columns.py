@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+
+_EXACT = 1 << 53  # up to here each integer is a float
 
 
 def column_of(column: Any) -> Any:
@@ -40,30 +44,38 @@ def taken(
         column[some] if isinstance(column, np.ndarray) else values_of(column.take(pa.array(some)))
         for column, some in zip(columns, rows, strict=True)
     ]
-    shapes = {each.shape[1:] if isinstance(each, np.ndarray) else None for each in found}
-    if len(shapes) == 1 and None not in shapes:
+    arrays = [each for each in found if isinstance(each, np.ndarray)]
+    # Floats are integers of a group in which some are missing.
+    exact = "f" not in {each.dtype.kind for each in arrays} or all(map(_exact, arrays))
+    if len(arrays) == len(found) and exact and len({each.shape[1:] for each in arrays}) == 1:
         values = np.concatenate(found)
         placed = np.empty_like(values)
         placed[order] = values
         return placed
     listed: list[Any] = [None] * len(order)
-    parts = (part.tolist() if getattr(part, "ndim", 0) == 1 else part for part in found)
+    parts = (each.tolist() if getattr(each, "ndim", 0) == 1 else each for each in found)
     for place, value in zip(order.tolist(), chain.from_iterable(parts), strict=True):
-        listed[place] = value
+        missing = not exact and isinstance(value, float) and isnan(value)
+        listed[place] = None if missing else value
     return stacked(listed)
 
 
 def values_of(array: Any) -> Any:
     """Return the values of an array of Arrow's.
 
-    Numbers, truth values and times become a new array; missing ones are NaN (of integers, too) or
-    NaT.  Lists of these become an array, ``(rows, *lengths)``, if all have one length and none is
-    missing, and else a list of arrays.  All else is a list of Python's values.
+    Numbers, truth values and times become a new array.  Missing numbers are NaN, of integers, too,
+    and missing times NaT; truth values of which some are missing, and integers that are no exact
+    floats then, are a list of Python's values.  Lists of numbers and the like become an array,
+    ``(rows, *lengths)``, if all have one length and none is missing, and else a list of arrays.
+    All else is a list of Python's values.
     """
     kind = array.type
     if types.is_primitive(kind):
         found = np.array(array.to_numpy(zero_copy_only=False))
-        return array.to_pylist() if found.dtype == object else found
+        lossy = (
+            types.is_integer(kind) and array.null_count and not _exact(values_of(array.drop_null()))
+        )
+        return array.to_pylist() if lossy or found.dtype == object else found
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     items = values_of(array.flatten()) if lists else None
     if not isinstance(items, np.ndarray):
@@ -86,3 +98,10 @@ def stacked(values: list[Any]) -> Any:
     if kinds == {None}:
         return np.fromiter(values, object, len(values))
     return np.stack(values) if len(kinds) == 1 else values
+
+
+def _exact(values: NDArray[Any]) -> bool:
+    """Whether integers are the same as floats; true of all else."""
+    if values.dtype.kind not in "iu" or not len(values):
+        return True
+    return max(-int(values.min()), int(values.max())) <= _EXACT

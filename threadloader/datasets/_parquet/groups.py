@@ -24,6 +24,7 @@ from pyarrow import parquet
 
 from threadloader.datasets._files import SeekableFile
 from threadloader.datasets._parquet.columns import column_of
+from threadloader.datasets._urls import is_url
 from threadloader.errors import DataError, RemoteError
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ class RowGroups:
         columns: Names of those that are read.
         images: Names of those that Hugging Face's datasets say have images.
         starts: (groups + 1,), int64: the number of rows before each group, and of all.
-        most: Groups that are held, decoded.
+        capacity: Groups that are held, decoded.
 
     Raises:
         DataError: A file is damaged, lacks a column, or has one of another type than the first.
 
     Threads:
-        most: one thread, before others read; all else: shared.  Storing in a dict and a deque, and
-        taking from them, are atomic on both builds.
+        capacity: one thread, before others read; all else: shared.  Storing in a dict and a deque,
+        and taking from them, are atomic on both builds.
     """
 
     def __init__(self, files: Sequence[File], columns: Sequence[str] | None, group_filter: Any):
@@ -65,16 +66,16 @@ class RowGroups:
             group_filter = parquet.filters_to_expression(group_filter)
         with ThreadPoolExecutor(_OPENING, thread_name_prefix="tl-footer") as pool:
             found = list(pool.map(partial(_footer, group_filter=group_filter), files))
-        self._footers = [footer for footer, _ in found]
-        schemas = [footer.schema.to_arrow_schema() for footer in self._footers]
+        self._footers = [footer for footer, _, _ in found]
+        schemas = [schema for _, schema, _ in found]
         self.columns = list(schemas[0].names if columns is None else columns)
         for file, schema in zip(files, schemas, strict=True):
             _check_columns(file.path, schema, schemas[0], self.columns)
         self.images = [name for name in _images(schemas[0]) if name in self.columns]
-        self._groups = [(file, group) for file, (_, groups) in enumerate(found) for group in groups]
+        self._groups = [(file, group) for file, told in enumerate(found) for group in told[2]]
         rows = [self._footers[file].row_group(group).num_rows for file, group in self._groups]
         self.starts = np.array([0, *accumulate(rows)], np.int64)
-        self.most = 2  # the one that is being read, and the one before
+        self.capacity = 2  # the one that is being read, and the one before
         # By process and number: a forked child waits for no thread of its parent's.  None as the
         # result: reading failed, for a reason that the thread that tried has raised.
         self._held: dict[tuple[int, int], Future[Any]] = {}
@@ -83,13 +84,11 @@ class RowGroups:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_held": {}, "_order": deque()}
 
-    def place(self, row: int) -> tuple[str, str, int]:
-        """Return the path of a row's file, the row's place in words, and its group's offset."""
+    def place(self, row: int) -> tuple[str, str]:
+        """Return the path of a row's file, and the row's place in words."""
         number = int(self.starts.searchsorted(row, "right")) - 1
         file, group = self._groups[number]
-        start = int(self.starts[number])
-        place = f"row {row - start} of row group {group}"
-        return self.files[file].path, place, self._offset(number)
+        return self.files[file].path, f"row {row - self.starts[number]} of row group {group}"
 
     def decoded(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return groups, decoded: their columns by name; see `column_of`.
@@ -120,7 +119,7 @@ class RowGroups:
             if found is mine:
                 self._order.append(key)
                 with suppress(IndexError):  # others were faster
-                    while len(self._order) > self.most:
+                    while len(self._order) > self.capacity:
                         self._held.pop(self._order.popleft(), None)
                 columns = self._read(number)
         finally:
@@ -132,20 +131,28 @@ class RowGroups:
     def _read(self, number: int) -> dict[str, Any]:
         index, group = self._groups[number]
         file, metadata = self.files[index], self._footers[index]
-        # Not by pyarrow's `pre_buffer`: threads of its own would read, which go on after an error,
-        # and keep it with all frames behind it.
-        held = _Held(file, _ranges(metadata.row_group(group), set(self.columns)))
-        with _as_damage(file.path, f"row group {group}", self._offset(number)):
+        told = metadata.row_group(group).num_rows
+        with _as_damage(file.path, f"row group {group}"):
+            # Not by pyarrow's `pre_buffer`: threads of its own would read, which go on after an
+            # error, and keep it with all frames behind it.
             options = {"metadata": metadata, "pre_buffer": False}
-            with parquet.ParquetFile(_source(held), **options) as reader:
+            with parquet.ParquetFile(_source(self._prefetched(number)), **options) as reader:
                 table = reader.read_row_group(group, self.columns, use_threads=False)
-            if table.num_rows != (told := metadata.row_group(group).num_rows):
+            if table.num_rows != told:
                 raise pa.ArrowInvalid(f"{table.num_rows:,} rows, and the footer says {told:,}")
             return {name: column_of(table[name]) for name in self.columns}
 
-    def _offset(self, number: int) -> int:
+    def _prefetched(self, number: int) -> Any:
+        """Return the file of a group; of one behind a URL the group is read now, by few requests.
+
+        Where a column lies is asked for there alone: pyarrow ends the process at some damages.
+        """
         index, group = self._groups[number]
-        return int(self._footers[index].row_group(group).column(0).data_page_offset)
+        file = self.files[index]
+        if not is_url(file.path):
+            return file
+        ranges = _ranges(self._footers[index].row_group(group), set(self.columns))
+        return _Prefetched(file, ranges)
 
 
 def _ranges(group: Any, columns: set[str]) -> list[tuple[int, int]]:
@@ -162,7 +169,7 @@ def _ranges(group: Any, columns: set[str]) -> list[tuple[int, int]]:
     return found
 
 
-class _Held:
+class _Prefetched:
     """A file of which some ranges were read, as a `File` for `SeekableFile`.
 
     Args:
@@ -180,11 +187,11 @@ class _Held:
     def __init__(self, file: File, ranges: list[tuple[int, int]]) -> None:
         self._file = file
         self.size = file.size
-        self._held = [(begin, file.read_at(begin, end - begin)) for begin, end in ranges]
+        self._ranges = [(begin, file.read_at(begin, end - begin)) for begin, end in ranges]
 
     def read_at(self, offset: int, nbytes: int) -> Any:
         """Return these bytes."""
-        for begin, data in self._held:
+        for begin, data in self._ranges:
             if begin <= offset and offset + nbytes <= begin + len(data):
                 return memoryview(data)[offset - begin :][:nbytes]
         return self._file.read_at(offset, nbytes)
@@ -194,25 +201,30 @@ def _source(file: Any) -> Any:
     return pa.PythonFile(SeekableFile(file, file.size()), mode="r")
 
 
-def _footer(file: File, group_filter: Any) -> tuple[Any, Sequence[int]]:
-    """Return a file's footer, and which of its groups pass the filter."""
+def _footer(file: File, group_filter: Any) -> tuple[Any, Any, Sequence[int]]:
+    """Return a file's footer, its schema, and which of its groups pass the filter."""
     file.expect(file.stamp())  # another version of the file has other groups
-    with _as_damage(file.path, "it can't be opened", None):
+    with _as_damage(file.path, "it can't be opened"):
         source = _source(file)
         metadata = parquet.ParquetFile(source, pre_buffer=False).metadata
-        groups: Sequence[int] = range(metadata.num_row_groups)
-        if group_filter is not None:
-            from pyarrow import dataset  # noqa: PLC0415  # loads much, and few need it
+        schema, groups = metadata.schema.to_arrow_schema(), range(metadata.num_row_groups)
+        if any(metadata.row_group(group).num_rows < 0 for group in groups):
+            raise pa.ArrowInvalid("a row group has less than no rows")
+    if group_filter is None:
+        return metadata, schema, groups
+    from pyarrow import dataset  # noqa: PLC0415  # loads much, and few need it
 
-            fragment = dataset.ParquetFileFormat().make_fragment(source)
-            groups = [group.id for group in fragment.subset(filter=group_filter).row_groups]
-        return metadata, groups
+    with _as_damage(file.path, "group_filter= can't be applied"):
+        fragment = dataset.ParquetFileFormat().make_fragment(source)
+        passing = fragment.subset(filter=group_filter).row_groups
+    return metadata, schema, [group.id for group in passing]
 
 
 def _check_columns(path: str, schema: Any, first: Any, columns: Sequence[str]) -> None:
     for name in columns:
-        if name not in schema.names:
-            msg = f"it has no column {name!r}, only {', '.join(map(repr, schema.names))}"
+        if (count := schema.names.count(name)) != 1:
+            names = ", ".join(map(repr, schema.names))
+            msg = f"it has {'no' if not count else 'more than one'} column {name!r}: {names}"
             raise DataError(msg, path)
         found, wanted = schema.field(name).type, first.field(name).type
         if found != wanted:
@@ -230,12 +242,11 @@ def _images(schema: Any) -> list[str]:
 
 
 @contextmanager
-def _as_damage(path: str, what: str, offset: int | None) -> Iterator[None]:
+def _as_damage(path: str, what: str) -> Iterator[None]:
     """Raise pyarrow's errors, but for a lack of memory, as a `DataError`."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, (RemoteError, MemoryError)) or getattr(error, "errno", None):
             raise
-        msg = f"{what}: {error}"
-        raise DataError(msg, path, offset=offset) from error
+        raise DataError(f"{what}: {error}", path) from error

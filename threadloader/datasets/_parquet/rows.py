@@ -7,6 +7,7 @@ as it does for every map-style dataset.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -58,6 +59,8 @@ class ParquetRows(Dataset):
             another type than the first file.
         FileNotFoundError: There is no such file.
         ModuleNotFoundError: pyarrow is not installed.
+        TypeError: ``columns`` is a single name.
+        ValueError: ``decode`` names a column that is not read.
 
     Threads:
         all: shared.
@@ -80,6 +83,8 @@ class ParquetRows(Dataset):
         except ModuleNotFoundError as error:
             msg = "ParquetRows needs pyarrow: pip install pyarrow (extra: parquet)"
             raise ModuleNotFoundError(msg, name="pyarrow") from error
+        if isinstance(columns, str):
+            raise TypeError(f"columns must be a list of names, but got {columns!r}")
         self.files = find_shards(pattern, **options)
         self._groups: RowGroups = RowGroups(
             open_files(self.files, **options), columns, group_filter
@@ -88,6 +93,10 @@ class ParquetRows(Dataset):
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
         self.decoders: dict[str, Any] = dict(decode) if isinstance(decode, Mapping) else {}
+        for name in self.decoders:
+            if name not in self.columns:
+                msg = f"decode= has {name!r}, which is none of the columns {self.columns}"
+                raise ValueError(msg)
         # Columns that are decoded by a function of ours.
         self._own = set(self._groups.images if decode else ()).difference(self.decoders)
         if self._own:
@@ -109,9 +118,14 @@ class ParquetRows(Dataset):
         Raises:
             DataError: A row group, or an image, is damaged; or the file was changed.
             IndexError: There is no such row.
+            TypeError: It is neither an integer nor a list of some.
         """
         single = isinstance(index, SupportsIndex) and not np.ndim(index)
-        rows = np.array([int(index)] if single else index, np.int64)  # type: ignore[arg-type]
+        given = np.asarray([operator.index(index)] if single else index)  # type: ignore[arg-type]
+        if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
+            msg = f"an index must be a row's number, or a list of some, but got {index!r}"
+            raise TypeError(msg)
+        rows = given.astype(np.int64)  # of a copy
         rows[rows < 0] += len(self)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
             msg = f"index {index} is out of range: there are {len(self)} rows"
@@ -167,7 +181,7 @@ class ParquetRows(Dataset):
         )
         groups = len(self._groups.starts) - 1
         ahead = -(-_AHEAD * size * groups // max(1, len(self)))  # groups that these batches have
-        self._groups.most = max(self._groups.most, 2 * max(mix, parts) + ahead)
+        self._groups.capacity = max(self._groups.capacity, 2 * max(mix, parts) + ahead)
         return batches
 
     def close(self) -> None:
@@ -183,7 +197,7 @@ class ParquetRows(Dataset):
         of_group = starts.searchsorted(rows, "right") - 1
         order = of_group.argsort(kind="stable")
         groups, firsts = np.unique(of_group[order], return_index=True)
-        parts = np.split(rows[order] - starts[of_group[order]], firsts[1:])
+        parts = np.split(rows[order] - starts[of_group[order]], firsts[1:])[: len(groups)]
         decoded = self._groups.decoded(groups.tolist())
         return {
             name: taken([columns[name] for columns in decoded], parts, order)
@@ -199,9 +213,9 @@ class ParquetRows(Dataset):
                 raise ValueError(f"its bytes are not in the file: {value}")
             return function(data)
         except Exception as error:
-            path, place, offset = self._groups.place(row)
+            path, place = self._groups.place(row)
             if name in self._own and isinstance(error, ValueError):
                 msg = f"{place}, column {name!r} can't be decoded: {error}"
-                raise DataError(msg, path, offset=offset) from error
+                raise DataError(msg, path) from error
             error.add_note(f"while decoding {path}, {place}, column {name!r}")
             raise
