@@ -80,7 +80,7 @@ def measure(figure: str, name: str, workers: int) -> dict[str, float | None]:
         loader = ThreadLoader(dataset, BATCH_SIZE, shuffle=True, threads=workers)
     else:
         method = METHODS[name] if workers else None
-        arguments = {"num_workers": workers, "multiprocessing_context": method}
+        arguments: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": method}
         loader = DataLoader(dataset, BATCH_SIZE, shuffle=True, **arguments)
     if figure == "mib":
         memory = None

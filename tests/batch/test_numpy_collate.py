@@ -84,6 +84,8 @@ def test_what_default_collate_takes_is_taken(batch: list[Any]) -> None:
         ([0.5, 2**64], np.float64),
         ([np.float32(1)], np.float32),
         ([np.uint64(2**63)], np.uint64),
+        ([np.datetime64(day, "D") for day in (1, 2)], np.dtype("M8[D]")),
+        ([np.timedelta64(1, "s")], np.dtype("m8[s]")),
     ],
     ids=str,
 )

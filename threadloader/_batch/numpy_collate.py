@@ -67,7 +67,7 @@ def _numbers(values: Any, dtype: Any = None) -> Any:
         if kinds & {float, complex} and kinds <= {bool, int, float, complex}:
             # An int beyond 64 bits, among numbers that have room for it.
             array = np.array([(complex if complex in kinds else float)(it) for it in values])
-    if array.dtype.kind not in "?biufc":
+    if array.dtype.kind not in "?biufcmM":
         raise TypeError(_UNSUPPORTED.format(f"{values!r:.200}, which is no array of numbers"))
     return array if dtype is None else array.astype(dtype)
 
@@ -131,7 +131,7 @@ def _collate_sequence(first: Any, batch: Sequence[Any]) -> Any:
 _CASES: tuple[tuple[Any, Callable[[Any, Sequence[Any]], Any]], ...] = (
     (_torch.Tensor, _collate_tensors),
     (np.ndarray, _collate_arrays),
-    ((np.bool_, np.number), lambda _, batch: _numbers(batch)),
+    ((np.bool_, np.number, np.datetime64), lambda _, batch: _numbers(batch)),
     (float, lambda _, batch: _numbers(batch, np.float64)),
     (int, lambda _, batch: _numbers(batch)),
     ((str, bytes), lambda _, batch: batch),

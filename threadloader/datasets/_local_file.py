@@ -142,16 +142,17 @@ class LocalFile:
             self._shelf.opened(self)
         return descriptor
 
-    def check(self, number: int) -> None:
-        """Raise an error if an open file is not of the expected version.
+    def check(self, number: int, expected: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Return the version of an open file: its size and time.
 
         Args:
             number: Its descriptor.
+            expected: The version that it has to be; by default that of `expect`, if there is one.
 
         Raises:
-            DataError: It is of another.
+            DataError: It is another.
         """
-        found, expected = _version_of(os.fstat(number)), self._expected
+        found, expected = _version_of(os.fstat(number)), expected or self._expected
         if expected is not None and found != expected:
             versions = f"{_stamp_of(expected)}, now {_stamp_of(found)}"
             msg = (
@@ -159,10 +160,11 @@ class LocalFile:
                 "make its dataset anew to read the new one"
             )
             raise DataError(msg, self.path)
+        return found
 
 
 class _Stream(FileIO):
-    """A file from beginning to end, which is of the expected version there, too.
+    """A file from beginning to end, which is of the version there that it was in the beginning.
 
     Args:
         file: The file.
@@ -178,7 +180,7 @@ class _Stream(FileIO):
         super().__init__(file.path)
         self._file = file
         try:
-            file.check(self.fileno())
+            self._version = file.check(self.fileno())
         except BaseException:
             self.close()
             raise
@@ -186,7 +188,7 @@ class _Stream(FileIO):
     def readinto(self, buffer: Any, /) -> Any:
         count = super().readinto(buffer)
         if not count:
-            self._file.check(self.fileno())
+            self._file.check(self.fileno(), self._version)
         return count
 
     readall = RawIOBase.readall  # which calls `readinto`

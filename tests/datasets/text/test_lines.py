@@ -94,11 +94,25 @@ def test_the_index_is_built_once_for_each_version(folder: Path, server: RemoteSe
     assert reads[1] == 1 < reads[0]  # which asks for the version
     assert (folder / "1.jsonl.tlindex").exists()
     assert len(list((folder / "cache").rglob("*.tlindex"))) == 1
-    dataset = Lines(folder / "1.jsonl")
-    (folder / "1.jsonl").write_text("1\n2\n")
+    dataset, stream = Lines(folder / "1.jsonl"), iter(LineStream(folder / "1.jsonl"))
+    assert dataset[0] == next(stream)
+    (folder / "1.jsonl").write_text("1\n2\n")  # in place
     with pytest.raises(DataError, match=r"1\.jsonl.*changed"):
         dataset[0]
+    with pytest.raises(DataError, match=r"1\.jsonl.*changed"):
+        list(stream)
     assert len(Lines(folder / "1.jsonl")) == 2
+
+
+@pytest.mark.parametrize("kind", [Lines, LineStream])
+def test_what_is_compressed_in_another_way_and_odd_limits_are_refused(
+    tmp_path: Path, kind: Any
+) -> None:
+    (tmp_path / "a.jsonl.bz2").write_bytes(b"BZh9")
+    with pytest.raises(ValueError, match=r"a\.jsonl\.bz2: .* \.gz and \.zst are read"):
+        kind(tmp_path / "*.bz2")
+    with pytest.raises(ValueError, match="limit=-1"):
+        kind(tmp_path / "*.bz2", limit=-1)
 
 
 def test_a_bad_line_is_an_error_that_names_file_and_offset(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets._shards.stream import ShardStream
 from threadloader.datasets._tar import open_unpacked
-from threadloader.datasets._text.lines import LIMIT, compression_of, parsed, too_long
+from threadloader.datasets._text.lines import LIMIT, check_limit, compression_of, parsed, too_long
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class LineStream(ShardStream[tuple[int, bytes]]):
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: ``shuffle`` is out of its range.
+        ValueError: ``shuffle`` or ``limit`` is out of its range, or a file is compressed in
+            another way.
 
     Threads:
         set_epoch: consumer, between two epochs; close: shared; all else: one thread, the worker
@@ -49,7 +50,10 @@ class LineStream(ShardStream[tuple[int, bytes]]):
         limit: int = LIMIT,
         **options: Any,
     ) -> None:
+        check_limit(limit)
         super().__init__(pattern, shuffle, seed, options)
+        for path in self.shards:
+            compression_of(path)  # raises at once what the first epoch would
         self.parse = parse
         self.limit = limit
 

@@ -18,6 +18,7 @@ from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
+from threadloader.datasets._urls import is_url, shown_url
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _BLOCK = 4 << 20  # bytes that are searched at a time, by each thread
 _VERSION = 1  # of the index
 _LONGEST = (1 << 32) - 1  # bytes, that the index can hold
 _NEWLINE = 10
+_NOT_READ = {"bz2", "lz4", "xz", "zip"}  # which would be lines of nonsense
 
 
 class Lines(Dataset):
@@ -73,8 +75,7 @@ class Lines(Dataset):
         index_folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        if not 0 < limit < _LONGEST:
-            raise ValueError(f"limit={limit} is no number of bytes from 1 to below 4 GiB")
+        check_limit(limit)
         self.files = find_shards(pattern, **options)
         self.parse = parse
         self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
@@ -127,9 +128,22 @@ def parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) -
 
 
 def compression_of(path: str) -> str:
-    """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending."""
+    """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending.
+
+    Raises:
+        ValueError: The file is compressed in another way.
+    """
     ending = path.lower().partition("?")[0].rpartition(".")[2]
+    if ending in _NOT_READ:
+        shown = shown_url(path) if is_url(path) else path
+        raise ValueError(f"{shown}: of compressed text .gz and .zst are read, and no .{ending}")
     return {"gz": "gzip", "zst": "zstd"}.get(ending, "")
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a limit of bytes that no line could keep, or no index hold."""
+    if not 0 < limit < _LONGEST:
+        raise ValueError(f"limit={limit} is no number of bytes from 1 to below 4 GiB")
 
 
 def too_long(path: str, offset: int, limit: int) -> DataError:
