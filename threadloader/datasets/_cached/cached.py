@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._cached.prefix import Split
 
-    Dataset = _torch.Dataset[Any]
-else:
-    Dataset = _torch.Dataset
-
 
 _FORMAT = 1  # of the folder
 _OFTEN = 1000  # samples that a thread finds, of which one is compared
@@ -53,7 +49,7 @@ class CacheUse(NamedTuple):
         return self.found / max(1, self.found + self.loaded)
 
 
-class Cached(Dataset):
+class Cached(_torch.Dataset[Any]):
     """A dataset whose samples are kept: in a folder, or in memory that all threads share.
 
     A folder serves other epochs, threads and processes; memory the threads of this process.  Of all

@@ -19,16 +19,12 @@ from threadloader.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Dataset = _torch.Dataset[tuple[Any, Any]]
-else:
-    Dataset = _torch.Dataset
-
 
 # Source: IMG_EXTENSIONS in torchvision/datasets/folder.py.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class ImageFolder(Dataset):
+class ImageFolder(_torch.Dataset[tuple[Any, Any]]):
     """Images below ``root/<class>/``, as ``(array, class number)``.
 
     Class folders are sorted by name and numbered from 0.  All folders below a class folder are

@@ -49,10 +49,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
 
-    IterableDataset = _torch.IterableDataset[Any]
-else:
-    IterableDataset = _torch.IterableDataset
-
 
 # By the names of sources: what has a state, and that state.
 _Fresh = dict[str, tuple[Any, Any]]
@@ -60,7 +56,7 @@ _Fresh = dict[str, tuple[Any, Any]]
 _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
 
 
-class MixtureStream(IterableDataset):
+class MixtureStream(_torch.IterableDataset[Any]):
     """A stream of samples of several datasets, each as often as its weight says.
 
     Each worker of each rank mixes its own part of every source, by the same weights.  Ranks are

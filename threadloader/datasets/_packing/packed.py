@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    IterableDataset = _torch.IterableDataset[Any]
-else:
-    IterableDataset = _torch.IterableDataset
-
 
 _VERSION = 2
 _PLACE = ("source", "at", "free", "drawn", "items", "rows")  # in a state in the midst of a pass
@@ -176,7 +172,7 @@ class Packed:
         return {"length": self._features.length, "window": self._window}
 
 
-class PackedReplica(Packed, IterableDataset):
+class PackedReplica(Packed, _torch.IterableDataset[Any]):
     """The same over an iterable dataset of torch's, which gives each worker its share."""
 
 

@@ -28,17 +28,13 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._parquet.groups import RowGroups
 
-    Dataset = _torch.Dataset[Any]
-else:
-    Dataset = _torch.Dataset
-
 
 # Batches that threads may be making at once, so that none decodes a group which another has done
 # with.  A choice: small groups alone need it, as a large one has many batches.
 _AHEAD = 32
 
 
-class ParquetRows(Dataset):
+class ParquetRows(_torch.Dataset[Any]):
     """Rows of Parquet files, by their number: ``rows[7]`` is a dict, and so is ``rows[[7, 3]]``.
 
     Of several rows each value of the dict is a column: an array, ``(rows, ...)``, or a list.

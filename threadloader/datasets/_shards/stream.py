@@ -31,17 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Self
 
-    IterableDataset = _torch.IterableDataset[Any]
-else:
-    IterableDataset = _torch.IterableDataset
-
 
 T = TypeVar("T")
 
 _VERSION = 3  # of a pass's state
 
 
-class ShardStream(IterableDataset, Generic[T]):
+class ShardStream(_torch.IterableDataset[Any], Generic[T]):
     """Samples of shards, one after the other, shuffled in a buffer; `TarStream` says the rest.
 
     Args:

@@ -27,15 +27,11 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import File
     from threadloader.datasets._tar import SampleMember
 
-    Dataset = _torch.Dataset[Any]
-else:
-    Dataset = _torch.Dataset
-
 
 _GAP = 64 << 10  # bytes between two members that are read, too, to save a second read
 
 
-class TarShards(Dataset):
+class TarShards(_torch.Dataset[Any]):
     """Samples of tar archives, by their number.
 
     Files of one name up to the first dot, one after the other in an archive, are a sample:

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._files import File
 
-    Dataset = _torch.Dataset[Any]
-else:
-    Dataset = _torch.Dataset
-
 
 LIMIT = 16 << 20  # bytes of a line
 _BLOCK = 4 << 20  # bytes that are searched at a time, by each thread
@@ -42,7 +38,7 @@ _NEWLINE = 10
 _NOT_READ = {"bz2", "lz4", "xz", "zip"}  # which would be lines of nonsense
 
 
-class Lines(Dataset):
+class Lines(_torch.Dataset[Any]):
     r"""Lines of text files, by their number, parsed.
 
     A line ends with ``\n`` or ``\r\n``, the last one of a file also without.  Empty lines count.
