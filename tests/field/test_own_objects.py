@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import os
 import socket
 import sqlite3
@@ -179,7 +180,16 @@ OPENS: dict[str, Callable[[Path], Any]] = {
     "unbuffered": lambda path: path.open("rb", buffering=0),
     "text": lambda path: path.open(encoding="ascii"),
     "gzip": lambda path: gzip.open(path.with_suffix(".gz"), "rb"),  # noqa: SIM115
+    "in memory": lambda path: io.BytesIO(path.read_bytes()),
 }
+
+
+class Reader:
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def it(self) -> Any:
+        return self.file
 
 
 KEEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # how it is found again
@@ -189,6 +199,7 @@ KEEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # how i
         lambda file: {"a": SimpleNamespace(file=file)},
         lambda held: held["a"].file,
     ),
+    "helper": (Reader, Reader.it),
 }
 
 

@@ -75,8 +75,13 @@ def has_owner(value: Any) -> bool:
 
 
 def is_written(value: Any) -> bool:
-    """Whether an object is a file that is open for writing: a log, say, in which all write."""
-    return isinstance(value, io.IOBase) and not value.closed and value.writable()
+    """Whether an object is a file that is open for writing: a log, say, in which all write.
+
+    One in memory is where there is nothing to read from where it stands.
+    """
+    if not isinstance(value, io.IOBase) or value.closed or not value.writable():
+        return False
+    return not isinstance(value, io.BytesIO) or value.tell() == value.getbuffer().nbytes
 
 
 # What was found.  Two threads may find the same at once.

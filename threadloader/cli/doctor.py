@@ -137,7 +137,7 @@ def advice(found: dict[str, Any]) -> list[str]:
         and not requested
         and free,
         "Python code of several threads takes turns on this build. Where samples are made in pure "
-        "Python, use a free-threaded build (3.13t or later).": on and not requested and not free,
+        "Python, use a free-threaded build (3.14t or later).": on and not requested and not free,
         "triton is installed, and switches the GIL on when torch imports it (for any optimizer): "
         "uninstall it if you do not compile. With PYTHON_GIL=0 it can crash (triton#6721).": free
         and not on
