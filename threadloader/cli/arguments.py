@@ -81,7 +81,10 @@ def made_dataset(name: str) -> Any:
     try:
         return found()
     except Exception as error:
-        raise CommandError(f"{printable(name)}() failed: {in_one_line(error)}", code=2) from error
+        text = f"{printable(name)}() failed: {in_one_line(error)}"
+        if isinstance(error, TypeError) and "required" in str(error):
+            text += "; name a function that gives the arguments"
+        raise CommandError(text, code=2) from error
 
 
 def named_object(name: str) -> Any:
