@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 from base64 import b64encode
+from contextlib import suppress
 from traceback import format_exception
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 SHORTEST = 4  # characters; a shorter value in a query is no secret: ``part=3``
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"
@@ -20,6 +21,14 @@ _HOST = re.compile(r"(?:\[[^]]*\]|[^:]*)(?::\d*)?")  # and port
 _URL = re.compile(rf"(?<=\'){SCHEME}[^\s\']*|(?<=\"){SCHEME}[^\s\"]*|{SCHEME}[^\s<>]*")
 # The same without scheme and host: urllib3's "url: /a?b", and the target of a redirect.
 _PATH = re.compile(r"/[^\s?\'\"]*\?[^\s\'\"]+")
+# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
+# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
+# of CloudFront; "Create a service SAS" of Azure Storage.
+_SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
+_SIGNED = re.compile(
+    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
+    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
+)
 AFTER = ",:;)]}\"'"  # may follow a URL in a text without being part of it
 
 
@@ -35,6 +44,33 @@ def shown_url(url: str) -> str:
     In a chain of fsspec's, ``zip://a.csv::https://...``, this holds for each link.
     """
     return "::".join(_shown(*_split(part)) for part in _LINK.split(url))
+
+
+def unsigned(url: str) -> str:
+    """Return a URL without its signature, which differs each time that it is signed.
+
+    The rest of the query stays, as it may name the file.
+    """
+    place, _, query = url.partition("#")[0].partition("?")
+    pairs = query.split("&")
+    names = [pair.partition("=")[0].lower() for pair in pairs]
+    if _SIGNATURES.isdisjoint(names):
+        return url
+    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
+    return f"{place}?{'&'.join(kept)}"
+
+
+def pattern_in(url: str) -> bool:
+    """Whether the path has wildcards; elsewhere ``?`` begins a query, and ``[`` an IPv6 address."""
+    return re.search(r"/.*[*[]", _split(url)[2]) is not None
+
+
+def is_web(url: str) -> bool:
+    """Whether http or https can read a URL: it has a host, and a port if it tells one."""
+    with suppress(ValueError):
+        place = urlsplit(url)
+        return place.scheme in {"http", "https"} and bool(place.hostname) and place.port != 0
+    return False
 
 
 def without_secrets(error: BaseException, url: str) -> BaseException:
@@ -100,13 +136,11 @@ def _secrets(url: str) -> set[str]:
         found |= {query, user, password}
         if user:  # as the header `Authorization` has them
             found.add(b64encode(unquote(f"{name}:{password}").encode()).decode())
-        if place == "...":  # `urlsplit` takes this for the port, and quotes it in its error
+        # `urlsplit` takes these for port and address, and quotes them in its errors.
+        if place == "...":
             found.add(repr(_END_OF_HOST.split(password, maxsplit=1)[0]))
+        if "[" in user:
+            found.add(repr(f"{user}@{place}".partition("[")[2].partition("]")[0]))
         found.update(value for value in (*values, fragment) if len(value) >= SHORTEST)
-    forms = (str, unquote, _quote)
+    forms = (str, unquote, lambda secret: quote(unquote(secret), safe=""))  # as a client quotes it
     return {form(secret) for secret in found for form in forms if secret}
-
-
-def _quote(secret: str) -> str:
-    """Return a secret as a client may quote it."""
-    return quote(unquote(secret), safe="")

@@ -28,6 +28,7 @@ WRONG = {
     "an early end": Last(FIVE + b"\r\nhell"),
     "another length": FIVE.replace(b": 5", b": 6") + b"\r\nhello!",
     "another range": FIVE.replace(b"10-14", b"11-15") + b"\r\nhello",
+    "no range": FIVE.replace(RANGE, b"") + b"\r\nhello",
     "a range that is none": FIVE.replace(b"10-14", b"14-10") + b"\r\nhello",
     "a range beyond the file": FIVE.replace(b"/1000", b"/12") + b"\r\nhello",
     "chunks": CHUNKED + CHUNKS,

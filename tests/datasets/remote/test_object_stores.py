@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from support.child import run_child
 from support.patience import PATIENCE, becomes
-from support.remote_server import Fault, RemoteServer, Status, serving
+from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
 from threadloader.datasets import RemoteFile, Retries, TarShards, TarStream, list_remote
@@ -95,16 +95,54 @@ def test_a_read_beyond_the_end_and_another_version_are_errors(server: RemoteServ
     assert file.read_at(0, 2) == CONTENT[:2]
 
 
+def test_a_read_that_ends_after_closing_does_not_bind_later_ones(server: RemoteServer) -> None:
+    def plan(request: Request) -> Status | None:
+        if request.first == 1000:
+            file.close()
+        etag = server.etags[request.path]
+        return None if request.headers.get("if-match", etag) == etag else Status(412)
+
+    server.plan = plan
+    file = open_object(server)
+    assert file.read_at(1000, 10) == CONTENT[1000:1010]
+    server.files["/bucket/data.bin"], server.etags["/bucket/data.bin"] = CONTENT[::-1], '"two"'
+    assert file.read_at(0, 10) == CONTENT[::-1][:10]
+
+
+def test_a_listing_that_can_not_be_is_told_and_not_tried_again(server: RemoteServer) -> None:
+    body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>No</Message></Error>"
+    server.plan = lambda _: b"HTTP/1.1 403 x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    options = {"endpoint_url": server.url(""), "anon": True}
+    messages = {"a/*.tar": "403 .*: AccessDenied: No$", "[z-a].tar": "bad character range z-a"}
+    for pattern, message in messages.items():
+        with pytest.raises(RemoteError, match=message):
+            list_remote(f"s3://bucket/{pattern}", storage_options=options, retries=PATIENT)
+    assert len(server.requests) == 1
+
+
+def test_an_endpoint_of_the_environment_may_be_without_tls(
+    server: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url(""))
+    assert RemoteFile(URL, storage_options={"anon": True}).read_at(0, 9) == CONTENT[:9]
+
+
 def test_options_that_are_not_known_are_for_fsspec_and_a_password_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(ModuleNotFoundError, match=r"s3://bucket/data.bin.*s3fs"):
-        RemoteFile(URL, storage_options={"default_block_size": 1})
+    with pytest.raises(ModuleNotFoundError, match=r"s3://bucket/data.bin.*s3fs.*'secret_kye'"):
+        RemoteFile(URL, storage_options={"secret_kye": "s3cret"})
     with pytest.raises(ValueError, match="storage_options="):
         RemoteFile("s3://anna:s3cret@bucket/data.bin")
-    with pytest.raises(ValueError, match='"maybe" as boolean'):
-        RemoteFile(URL, storage_options={"anon": "maybe"})
+    for name, value in {
+        "anon": "maybe",
+        "region": 5,
+        "endpoint": "a:90",
+        "allow_http": "1",
+    }.items():
+        with pytest.raises(ValueError, match=name):
+            RemoteFile(URL, storage_options={name: value})
 
 
 FORK = """

@@ -8,7 +8,6 @@ import random
 import ssl
 import sys
 import traceback
-from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -19,7 +18,7 @@ import pytest
 from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
-from threadloader.datasets import RemoteFile, Retries, list_remote
+from threadloader.datasets import RemoteFile, Retries, TarStream, list_remote
 from threadloader.errors import DataError, RemoteError
 
 fsspec = pytest.importorskip("fsspec")
@@ -33,17 +32,6 @@ BY_FSSPEC = {"read_bufsize": 1 << 16}  # an option that our own client does not 
 with_aiohttp = pytest.mark.skipif(
     importlib.util.find_spec("aiohttp") is None, reason="aiohttp is not installed"
 )
-
-
-def by_fsspec(server: RemoteServer, *, attempts: int, seconds: float) -> RemoteFile:
-    """Return a file that fsspec reads, with so many seconds to connect, and between two bytes."""
-    return RemoteFile(
-        server.url("/data.bin"),
-        storage_options={"client_kwargs": BY_FSSPEC},
-        retries=Retries(attempts=attempts, first=0.001),
-        connect_timeout=seconds,
-        read_timeout=seconds,
-    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,7 +76,12 @@ def test_files_of_other_file_systems_take_the_same_path(
     with pytest.raises(DataError, match="ends at 50,000"):
         file.read_at(49_999, 2)
     before = file.stamp()
+    other = RemoteFile(url, cache_folder=tmp_path / "other")
+    assert other.stamp() == before
     write(CONTENT[::-1] + b"more")
+    with pytest.raises(DataError, match="changed"):
+        other.read_at(0, 10)  # a block that would be kept
+    assert not list((tmp_path / "other").rglob("*.kept"))
     file.close()
     assert file.stamp() != before
     assert file.read_at(0, 10) == CONTENT[::-1][:10]
@@ -135,17 +128,27 @@ class ClientsOwnError(Exception):
         vars(self).update(values)
 
 
+SIGNED = "https://other/b?X-Sig=SECRET"  # where a redirect led to, say
+NOTED, LINKED = ValueError("clean"), ValueError("clean")
+NOTED.add_note(SIGNED)
+LINKED.__cause__ = ValueError("clean")
+LINKED.__cause__.__context__ = ValueError(SIGNED)
+
+
 @pytest.mark.parametrize(
     ("error", "tries"),
     [
         *((ClientsOwnError(code=503), 3), (ClientsOwnError(), 3), (OSError(5, "I/O"), 3)),
         *((EOFError(), 3), (ClientsOwnError(status=403), 1), (PermissionError(), 1)),
         (ClientsOwnError(response={"ResponseMetadata": {"HTTPStatusCode": 404}}), 1),  # botocore's
-        (ModuleNotFoundError(), 1),
+        (ModuleNotFoundError("see https://host/a?..., or (https://b/c)."), 1),
+        *((NOTED, 1), (LINKED, 1), (FileNotFoundError(2, "clean", SIGNED), 1)),
+        (ValueError("403, url='https://other/b?X-Sig=SECRET', x"), 1),
+        (ValueError('URL("https://u:it\'sSECRET@other/b")'), 1),
+        (ValueError("exceeded with url: /b?sig=SECRET (no)"), 1),
     ],
-    ids=repr,
 )
-def test_an_error_of_a_store_is_tried_again_if_it_may_pass(
+def test_an_error_of_a_store_is_tried_again_if_it_may_pass_and_shows_no_secret(
     monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
 ) -> None:
     asked: list[Any] = []
@@ -154,12 +157,15 @@ def test_an_error_of_a_store_is_tried_again_if_it_may_pass(
         asked.append(arguments)
         raise error
 
+    clean = "SECRET" not in "".join(traceback.format_exception(error))
     fsspec.register_implementation("listed", Listed, clobber=True)
     monkeypatch.setitem(Listed.files, "b/a.bin", b"A" * 100)
     monkeypatch.setattr(Listed, "cat_file", fail)
     with pytest.raises(RemoteError) as raised:
         RemoteFile("listed://b/a.bin", retries=QUICK).read_at(3, 1)
-    assert (raised.value.offset, raised.value.__cause__, len(asked)) == (3, error, tries)
+    assert (raised.value.offset, len(asked)) == (3, tries)
+    assert (raised.value.__cause__ is error) == clean
+    assert "SECRET" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_a_chain_of_file_systems_is_read(memory: Any, tmp_path: Path) -> None:
@@ -196,11 +202,7 @@ def test_what_is_missing_is_named(without: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @with_aiohttp
-@pytest.mark.parametrize(
-    "fault",
-    [None, Fault.STALL, Fault.SHORT_RANGE, Status(503)],
-    ids=str,
-)
+@pytest.mark.parametrize("fault", [None, Fault.STALL, Fault.SHORT_RANGE, Status(503)], ids=str)
 def test_fsspec_reads_http_where_its_options_ask_for_it(
     server: RemoteServer, fault: Fault | Status | None
 ) -> None:
@@ -211,8 +213,10 @@ def test_fsspec_reads_http_where_its_options_ask_for_it(
         return fault if request.last and not next(ranges) % 2 else None
 
     server.plan = plan
-    stalls = fault is Fault.STALL  # only a limit on time notices it
-    file = by_fsspec(server, attempts=40, seconds=0.2 if stalls else PATIENCE)
+    seconds = 0.2 if fault is Fault.STALL else PATIENCE  # only a limit on time notices it
+    options: dict[str, Any] = {"storage_options": {"client_kwargs": BY_FSSPEC}}
+    options |= {"connect_timeout": seconds, "read_timeout": seconds}
+    file = RemoteFile(server.url("/data.bin"), retries=Retries(40, 0.001), **options)
     for offset in (0, 1000, 49_000):
         assert file.read_at(offset, 1000) == CONTENT[offset : offset + 1000]
     assert "aiohttp" in server.requests[-1].headers["user-agent"]
@@ -248,10 +252,6 @@ def test_who_has_another_certificate_is_not_asked(secure: RemoteServer) -> None:
     assert not secure.requests
 
 
-def authorization(user: str, password: str) -> str:
-    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
-
-
 def test_credentials_are_sent(server: RemoteServer) -> None:
     url = server.url("/data.bin")
     given: list[tuple[str, dict[str, Any]]] = [
@@ -261,7 +261,7 @@ def test_credentials_are_sent(server: RemoteServer) -> None:
     for address, options in given:
         assert RemoteFile(address, storage_options=options).read_at(0, 5) == CONTENT[:5]
     sent = [request.headers["authorization"] for request in server.requests]
-    assert sent == ["Bearer t0ken", authorization("anna", "s3cret")]
+    assert sent == ["Bearer t0ken", "Basic YW5uYTpzM2NyZXQ="]
 
 
 def test_a_redirect_is_followed_once_and_then_gone_to_directly(server: RemoteServer) -> None:
@@ -327,6 +327,28 @@ def test_another_host_gets_no_credentials(server: RemoteServer) -> None:
         assert file.read_at(0, 10) == CONTENT[:10]
         assert server.requests[0].headers["x-key"] == "k"
         assert not {"x-key", "authorization"} & other.requests[0].headers.keys()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:p@host:81/a.tar?k=v#f", "https://host:81/a.tar?..."),
+        ("https://[::1]:81/a@b.tar", "https://[::1]:81/a@b.tar"),
+        ("https://h/f?sig=ab::SECRET", "https://h/f?..."),
+        ("filecache::memory://u:p@a/b?k=v", "filecache::memory://a/b?..."),
+    ],
+)
+def test_a_url_is_shown_without_what_is_secret(url: str, shown: str) -> None:
+    assert RemoteFile(url).path == shown
+
+
+@pytest.mark.parametrize("user", ["anna:[s3cret]", "anna:s3cret\u2100", "anna:pa/s3cret"])
+def test_the_password_of_a_url_that_can_not_be_read_is_not_shown(user: str) -> None:
+    url = f"https://{user}@host/a.tar"
+    TarStream(url)
+    with pytest.raises(RemoteError) as raised:
+        RemoteFile(url, retries=1).read_at(0, 1)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
 
 
 @pytest.mark.parametrize(

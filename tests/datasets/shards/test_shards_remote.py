@@ -9,14 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.made_shards import (
-    COPIES,
-    ENDINGS,
-    compressed,
-    members_of,
-    numbered,
-    tar_bytes,
-)
+from support.made_shards import COPIES, ENDINGS, compressed, members_of, numbered, tar_bytes
 from support.patience import PATIENCE, Spawn
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 

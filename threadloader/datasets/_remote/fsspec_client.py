@@ -47,24 +47,23 @@ class FsspecClient:
         # pop and append are atomic on both builds.  `forget` drops the list, so that an answer
         # which comes later is not kept.
         self._versions: dict[str, list[Version]] = {}
+        self.note = ""  # for errors: why it is fsspec that reads, if an option is the reason
 
-    def check(self, url: str) -> None:
-        """Make sure that there is a file system for a URL.
+    def check(self, url: str, note: str) -> None:
+        """Make sure that there is a file system for a URL, and keep a note for errors.
 
         Raises:
             ModuleNotFoundError: fsspec, or its client for that store, is not installed.
             ValueError: fsspec knows no such store.
         """
+        self.note = note
         try:
             from fsspec import get_filesystem_class  # noqa: PLC0415  # optional
-        except ModuleNotFoundError:
-            msg = f"{shown_url(url)}: pip install 'threadloader[remote]', for fsspec and obstore"
-            raise ModuleNotFoundError(msg) from None
-        try:
+
             for protocol in _protocols(url):
                 get_filesystem_class(protocol)
         except ImportError as error:
-            msg = f"{shown_url(url)}: {error}"
+            msg = f"{shown_url(url)}: {error} (fsspec is in 'threadloader[remote]'){note}"
             raise ModuleNotFoundError(msg) from error
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:

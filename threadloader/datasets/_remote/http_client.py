@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
-from threadloader.datasets._urls import shown_url
+from threadloader.datasets._urls import is_web, shown_url
 from threadloader.errors import shortened
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class HttpClient:
     Threads:
         all: shared.
     """
+
+    note = ""  # for errors, see `FsspecClient`
 
     def __init__(
         self, options: Mapping[str, Any], connect_timeout: float, read_timeout: float
@@ -150,6 +152,8 @@ class HttpClient:
                 decode_content=False,
             )
             return _Answer(response, begun, self._read_timeout).range(offset, nbytes)
+        except self._urllib3.exceptions.ClosedPoolError:  # by another thread, with its file
+            return self._ask(place, headers, offset, nbytes)
         except self._urllib3.exceptions.HTTPError as error:
             found = _what_failed(error)
         try:
@@ -285,8 +289,7 @@ def _redirected(target: str, location: str) -> str:
     """
     with suppress(ValueError):
         target = urljoin(target, location)
-        place = urlsplit(target)
-        if place.scheme in {"http", "https"} and place.hostname and place.port != 0:
+        if is_web(target):
             return target
     msg = f"a redirect to {shortened(shown_url(target))}, which is no URL of http or https"
     raise TransferError(msg, 310)

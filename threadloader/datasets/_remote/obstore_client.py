@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets._remote.client import FetchedRange, TransferError, Version
-from threadloader.datasets._urls import shown_url
+from threadloader.datasets._urls import is_web, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
-# Options of s3fs, and what obstore calls them.
+# Options of s3fs that obstore calls otherwise.
 S3FS = {
     "key": "access_key_id",
     "secret": "secret_access_key",
-    "token": "session_token",
-    "endpoint_url": "endpoint",
     "anon": "skip_signature",
 }
 _PARTS = re.compile(rf"({'|'.join(SCHEMES)})://([^/?#:]+)/([^?#]+)")  # scheme, bucket, name
 _TOKEN = re.compile(r"\*\*/?|\*|\[[^]]+\]|[^*[]+|\[")
 _WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
+# Options that name an endpoint; so do variables of the environment, with a prefix.
+_ENDPOINT = re.compile("(aws_|azure_(storage_)?)?endpoint(_url)?(_s3)?", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_RETRIES = {"max_retries": 0, "retry_timeout": timedelta(0)}  # ours are outside
-_processes: list[int] = []  # the first one that read, in which obstore's threads are
+_processes: dict[str, int] = {}  # the first one that read, in which obstore's threads are
 
 
 class ObstoreClient:
@@ -50,19 +51,20 @@ class ObstoreClient:
         all: shared.
     """
 
+    note = ""  # for errors, see `FsspecClient`
+
     def __init__(self, options: Mapping[str, Any], connect_timeout: float, timeout: float) -> None:
         self._options = dict(options)
-        endpoint = str(options.get("endpoint_url") or options.get("endpoint", ""))
         self._client_options: dict[str, Any] = {
             "connect_timeout": timedelta(seconds=connect_timeout),
             "timeout": timedelta(seconds=timeout),
-            "allow_http": endpoint.startswith("http://"),
             **self._options.pop("client_options", {}),
         }
         self._credentials = self._options.pop("credential_provider", None)
         # By bucket, and by URL.  No lock: get, setdefault and pop are atomic on both builds.
         self._stores: dict[str, Any] = {}
         self._versions: dict[str, Version] = {}
+        self.unknown = ""  # what is said of an option that obstore does not know
 
     def opens(self, url: str) -> bool:
         """Whether obstore reads a URL: it is installed, and knows the store and all options.
@@ -72,10 +74,7 @@ class ObstoreClient:
                 wrong.
         """
         try:
-            from obstore.exceptions import (  # noqa: PLC0415  # optional
-                BaseError,
-                UnknownConfigurationKeyError,
-            )
+            from obstore.exceptions import UnknownConfigurationKeyError  # noqa: PLC0415  # optional
         except ModuleNotFoundError:
             return False
         scheme, _, rest = url.partition("://")
@@ -86,42 +85,44 @@ class ObstoreClient:
             return False
         try:
             self._place(url)
-        except UnknownConfigurationKeyError:
+        except UnknownConfigurationKeyError as error:
+            self.unknown = f"; obstore does not read it: {_told(error)}"
             return False
-        except BaseError as error:
-            raise ValueError(f"{shown_url(url)}: {_told(error)}") from None
+        except BaseException as error:  # a panic of obstore's is no `Exception`
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            odd = [name for name, value in self._options.items() if type(value) not in {str, bool}]
+            told = f"storage_options {odd or list(self._options)}: {_told(error)}"
+            raise ValueError(f"{shown_url(url)}: {told}") from None
         return True
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
         """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the object's end.
 
         Raises:
-            FileNotFoundError: There is no such object, or bucket.
-            TransferError: The request failed.
-            RuntimeError: The process was forked after its parent had read.
+            Exception: As `_asking`.
         """
         import obstore  # noqa: PLC0415  # optional
         from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415  # the same
 
-        _refuse_forked()
         store, name = self._place(url)
         options: GetOptions = {"range": (offset, offset + nbytes)}
         known = self._versions.get(url)
         if known is not None and known.tag.startswith('"'):
             options["if_match"] = known.tag
-        try:
+        with _asking():
             try:
                 found = obstore.get(store, name, options=options)
-            except (PreconditionError, BaseError) as error:
-                if not (isinstance(error, PreconditionError) or _status(error) == 416):
+            except BaseError as error:
+                if _status(error) == 416:  # the object ends before
+                    return FetchedRange(b"", _version(obstore.head(store, name)))
+                if known is None or not isinstance(error, PreconditionError):
                     raise
-                # Another version; or the object ends before.
-                return FetchedRange(b"", _version(obstore.head(store, name)))
+                # Another version, which the caller compares with its own: this one may be that of
+                # a read which ended after `forget`.
+                self.forget(url)
+                return self.read(url, offset, nbytes)
             version, data = _version(found.meta), bytes(found.bytes())
-        except FileNotFoundError as error:
-            raise FileNotFoundError(_told(error)) from None
-        except BaseError as error:
-            raise TransferError(_told(error), _status(error)) from None
         if len(data) != min(nbytes, version.size - offset):
             raise TransferError(f"{len(data):,} bytes came where {nbytes:,} were to be read")
         self._versions[url] = version
@@ -131,15 +132,13 @@ class ObstoreClient:
         """Return the URLs that a pattern matches."""
         import obstore  # noqa: PLC0415  # optional
 
-        _refuse_forked()
         store, name = self._place(pattern)
         root = pattern.removesuffix(name)
         prefix = re.split(r"[*[]", name, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(_expression(name)).fullmatch
-        listed: Iterator[Any] = (
-            each["path"] for found in obstore.list(store, prefix) for each in found
-        )
-        return [root + path for path in listed if matches(path)]
+        with _asking():
+            paths = (each["path"] for found in obstore.list(store, prefix) for each in found)
+            return [root + path for path in paths if matches(path)]
 
     def forget(self, url: str) -> None:
         """Ask again for a file's version when it is next read."""
@@ -158,7 +157,7 @@ class ObstoreClient:
             made = make(
                 root,
                 config={names.get(name, name): value for name, value in self._options.items()},
-                client_options=self._client_options,
+                client_options={"allow_http": _allows_http(self._options)} | self._client_options,
                 retry_config=_NO_RETRIES,
                 credential_provider=self._credentials,
             )
@@ -166,20 +165,52 @@ class ObstoreClient:
         return store, name
 
 
-def _refuse_forked() -> None:
-    """Raise an error in a forked child whose parent has read."""
-    if not _processes:
-        _processes.append(os.getpid())
-    if _processes[0] != os.getpid():
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Refuse a forked child whose parent has read; raise obstore's errors as the ones of a client.
+
+    Raises:
+        FileNotFoundError: There is no such object, or bucket.
+        TransferError: The request failed.
+        RuntimeError: The process was forked after its parent had read.
+    """
+    from obstore.exceptions import BaseError  # noqa: PLC0415  # optional
+
+    if _processes.setdefault("first", os.getpid()) != os.getpid():
         msg = "obstore's threads are not in a forked child: start processes by spawn or forkserver"
         raise RuntimeError(msg)
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(_told(error)) from None
+    except BaseError as error:
+        raise TransferError(_told(error), _status(error)) from None
+
+
+def _allows_http(options: dict[str, Any]) -> bool:
+    """Whether requests may be without TLS: an endpoint is, or the environment says so.
+
+    obstore looks at its options alone, and not at the environment, as soon as it gets client
+    options.
+
+    Raises:
+        ValueError: An endpoint is no URL, at which obstore would panic.
+    """
+    around = {name: os.environ[name] for name in os.environ if name.startswith(("AWS_", "AZURE_"))}
+    given = around | options
+    endpoints = {name: str(given[name]) for name in given if _ENDPOINT.fullmatch(name)}
+    if wrong := [name for name, endpoint in endpoints.items() if not is_web(endpoint)]:
+        msg = f"{', '.join(wrong)} must be a URL, like http://host:9000"
+        raise ValueError(msg)
+    allowed = around.get("AWS_ALLOW_HTTP", "").lower() in {"1", "true", "on", "yes", "y"}
+    return allowed or any(endpoint.startswith("http:") for endpoint in endpoints.values())
 
 
 def _version(meta: Mapping[str, Any]) -> Version:
     return Version(meta["size"], meta["e_tag"] or meta["last_modified"].isoformat())
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Return an error's message, without what is for obstore's developers."""
     told = str(error).partition("\n\nDebug source:")[0]
     code, what = (re.search(f"<{tag}>([^<]*)", told) for tag in ("Code", "Message"))

@@ -1,8 +1,9 @@
 """Files behind URLs: all threads read any range at once, and get these bytes or a clear error.
 
 The first read notes the version that the store tells (size and ETag).  Every later answer is
-compared with it until the file is closed, so bytes of two versions are never mixed.  Closing the
-file ends streams and reads of several ranges: see `_Use`.
+compared with it until the file is closed, so bytes of two versions are never mixed.  A store of
+fsspec's is asked for the version only once, and for each block that a cache keeps: there they can
+be mixed.  Closing the file ends streams and reads of several ranges: see `_Use`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote.client import MIB, Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
 from threadloader.datasets._remote.http_client import HttpClient, understands
-from threadloader.datasets._remote.hub_client import HubClient
+from threadloader.datasets._remote.hub_urls import login, resolved
 from threadloader.datasets._remote.obstore_client import ObstoreClient
-from threadloader.datasets._remote.read_ahead import ReadAhead
-from threadloader.datasets._remote.retries import Retries, persist
-from threadloader.datasets._urls import shown_url
+from threadloader.datasets._remote.read_ahead import RANGE_BYTES, ReadAhead
+from threadloader.datasets._remote.retries import Retries, with_retries
+from threadloader.datasets._urls import shown_url, unsigned
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._remote.client import FetchedRange
 
 
-# A longer read becomes several requests, so that a dropped connection costs only one.  A block of
-# the cache has this size, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth of
-# the time is waiting.
-RANGE_BYTES = 4 << 20
 LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its threads fetch at once
 
 
@@ -79,13 +76,9 @@ class RemoteStore:
         if cache_bytes < LEAST_CACHE:
             msg = f"cache_bytes={cache_bytes:,} is too little: at least {LEAST_CACHE:,}"
             raise ValueError(msg)
-        tried = Retries() if retries is None else retries
-        self.retries = Retries(attempts=tried) if isinstance(tried, int) else tried
-        self.cache = (
-            None
-            if cache_folder is None
-            else FolderCache(Path(cache_folder).expanduser(), cache_bytes)
-        )
+        self.retries = Retries(retries) if isinstance(retries, int) else retries or Retries()
+        folder = None if cache_folder is None else Path(cache_folder).expanduser()
+        self.cache = None if folder is None else FolderCache(folder, cache_bytes)
         self._options = dict(storage_options or {})
         self._timeouts = connect_timeout, read_timeout
         self._connect()
@@ -107,12 +100,12 @@ class RemoteStore:
         connect, read = self._timeouts
         # Until there is a URL for them.
         self._http: HttpClient | None = None
-        self._hub: HubClient | None = None
+        self._hub: HttpClient | None = None
         self._fsspec = FsspecClient(self._options, connect, read)
         self._obstore = ObstoreClient(self._options, connect, read * (1 + RANGE_BYTES / MIB))
 
-    def client(self, url: str) -> HttpClient | ObstoreClient | FsspecClient:
-        """Return the client that reads a URL.
+    def client(self, url: str) -> tuple[HttpClient | ObstoreClient | FsspecClient, str]:
+        """Return the client that reads a URL, and the URL that it reads.
 
         Raises:
             ModuleNotFoundError: What reads it is not installed.
@@ -120,11 +113,12 @@ class RemoteStore:
         """
         if url.startswith(("http://", "https://")) and understands(self._options):
             self._http = self._http or HttpClient(self._options, *self._timeouts)
-            return self._http
-        if HubClient.opens(url, self._options):
-            self._hub = self._hub or HubClient(self._options, *self._timeouts)
-            return self._hub
-        return self.lister(url)
+            return self._http, url
+        if (address := resolved(url)) is not None and self._options.keys() <= {"token"}:
+            headers = login(self._options.get("token"))
+            self._hub = self._hub or HttpClient({"headers": headers}, *self._timeouts)
+            return self._hub, address
+        return self.lister(url), url
 
     def lister(self, pattern: str) -> ObstoreClient | FsspecClient:
         """Return the client that finds the URLs of a pattern; it reads them, too.
@@ -134,7 +128,7 @@ class RemoteStore:
         """
         if self._obstore.opens(pattern):
             return self._obstore
-        self._fsspec.check(pattern)
+        self._fsspec.check(pattern, self._obstore.unknown)
         return self._fsspec
 
     def close(self) -> None:
@@ -182,7 +176,7 @@ class RemoteFile:
             raise TypeError(msg)
         self._url = path
         self._store = store or RemoteStore(**options)
-        self._client = self._store.client(path)
+        self._client, self._address = self._store.client(path)
         self._expected: str | None = None  # its stamp
         self._use = _Use()
         self.path = shown_url(path)
@@ -249,7 +243,7 @@ class RemoteFile:
             RemoteError: The store does not tell the file's size, after all retries.
         """
         use = self._use
-        stream = ReadAhead(partial(self._ranges, use), self._version(use).size)
+        stream = ReadAhead(partial(self._ranges, use), self._version(use).size, self.path)
         return cast("BinaryIO", io.BufferedReader(stream))
 
     def close(self) -> None:
@@ -259,7 +253,7 @@ class RemoteFile:
         """
         use, self._use = self._use, self._begun(Stop())
         use.stop.set()
-        self._client.forget(self._url)
+        self._client.forget(self._address)
         self._store.close()
 
     def _begun(self, stop: Stop) -> _Use:
@@ -299,7 +293,7 @@ class RemoteFile:
         """Return a part of a block that is kept; fetch the block if nobody has."""
         version, cache = self._version(use), cast("FolderCache", self._store.cache)
         size = min(RANGE_BYTES, version.size - block)
-        name = f"{self._url}\n{version.size}\n{version.tag}\n{block}\n{size}"
+        name = f"{unsigned(self._url)}\n{version.size}\n{version.tag}\n{block}\n{size}"
 
         def kept() -> bytes | None:
             data = cache.read(name, begin - block, end - block)
@@ -313,6 +307,9 @@ class RemoteFile:
             if data is None:
                 found = self._fetch(use, block, size)
                 whole = self._whole(found, block, size)
+                if isinstance(self._client, FsspecClient):
+                    self._client.forget(self._address)
+                    self._fetch(use, version.size, 1)  # of no byte: asks whether it has changed
                 if found.version.tag == version.tag:  # or it was not told, and may be another
                     cache.write(name, whole)
                 data = whole[begin - block : end - block]
@@ -320,8 +317,9 @@ class RemoteFile:
 
     def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:
         """Return a range of the file, shorter where the file ends; retry errors that may pass."""
-        read = partial(self._client.read, self._url, offset, nbytes)
-        found = persist(read, self._store.retries, self._url, offset, use.stop)
+        client, retries = self._client, self._store.retries
+        read = partial(client.read, self._address, offset, nbytes)
+        found = with_retries(read, retries, self._url, offset, client.note, use.stop)
         version = found.version
         first = use.known.setdefault(self._url, version)
         if first.size != version.size or (first.tag and version.tag and first.tag != version.tag):
@@ -349,8 +347,8 @@ def list_remote(pattern: str, **options: Any) -> list[str]:
         RemoteError: The store can't be listed, after all retries.
     """
     store = RemoteStore(**options)
-    find = partial(store.lister(pattern).find, pattern)
-    found = persist(find, store.retries, pattern, None)
+    client = store.lister(pattern)
+    found = with_retries(partial(client.find, pattern), store.retries, pattern, None, client.note)
     if not found:
         msg = f"nothing matches {shown_url(pattern)}"
         raise FileNotFoundError(msg)

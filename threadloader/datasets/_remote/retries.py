@@ -9,6 +9,7 @@ Source: "full jitter" of Marc Brooker, Exponential Backoff And Jitter, AWS Archi
 from __future__ import annotations
 
 import random
+import re
 import ssl
 from dataclasses import dataclass
 from time import monotonic
@@ -36,9 +37,9 @@ PERMANENT = (
     PermissionError,
     ThreadLoaderError,
     ValueError,
+    re.error,  # a pattern
     ssl.CertificateError,
 )
-_CLOSED = "the file or its loader was closed while it was read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,17 @@ class Retries:
         return min(self.longest, asked + self.first * draw())
 
 
-def persist(
-    read: Callable[[], T], retries: Retries, url: str, offset: int | None, *stops: Stop
+def with_retries(
+    read: Callable[[], T], retries: Retries, url: str, offset: int | None, note: str, *stops: Stop
 ) -> T:
     """Return the result of ``read()``; try again while it fails in a way that may pass.
 
     Args:
         read: Makes one request.
         retries: How often and when.
-        url: For the error.
-        offset: The same, in bytes.
+        url: Of the file, for errors.
+        offset: Where in the file, in bytes, for errors; None if that is nowhere.
+        note: The end of the error's message; may be empty.
         stops: End a wait; so does the end of the calling worker.
 
     Raises:
@@ -105,7 +107,8 @@ def persist(
     last: Exception | None = None
     while last is None:
         if is_set(stops):
-            raise ClosedError(_CLOSED)
+            msg = f"{shown_url(url)}: the file or its loader was closed while it was read"
+            raise ClosedError(msg)
         try:
             return read()
         except ThreadLoaderError:
@@ -124,7 +127,7 @@ def persist(
     name = "" if isinstance(cause, TransferError) else f"{type(cause).__name__}: "
     tries = f"after {failed} tries in {monotonic() - begun:.1f} s: " if failed > 1 else ""
     try:
-        raise RemoteError(f"{tries}{name}{cause}", shown_url(url), offset=offset) from cause
+        raise RemoteError(f"{tries}{name}{cause}{note}", shown_url(url), offset=offset) from cause
     finally:
         del last, cause  # the error keeps this frame, and the frame would keep them
 
@@ -149,10 +152,8 @@ def _status_of(error: Exception) -> int | None:
     """Return the HTTP status, by the names of aiohttp, gcsfs, requests and botocore."""
     response: Any = getattr(error, "response", None)
     if isinstance(response, dict):
-        response = response.get("ResponseMetadata", {})
-        found = response.get("HTTPStatusCode")
-    else:
-        found = getattr(response, "status_code", None)
-    for name in ("status", "code"):
-        found = getattr(error, name, None) if found is None else found
-    return found if isinstance(found, int) and 100 <= found < 600 else None
+        found: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return found
+    places = ((response, "status_code"), (error, "status"), (error, "code"))
+    told = (getattr(place, name, None) for place, name in places)  # aiohttp warns of its `code`
+    return next((each for each in told if isinstance(each, int) and 100 <= each < 600), None)

@@ -13,7 +13,6 @@ import hashlib
 import io
 import json
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,22 +21,12 @@ import numpy as np
 
 from threadloader.datasets._local_file import write_whole
 from threadloader.datasets._shards.decoding import read_npz
-from threadloader.datasets._urls import is_url
+from threadloader.datasets._urls import is_url, unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from threadloader.datasets._files import File
-
-
-# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
-# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
-# of CloudFront; "Create a service SAS" of Azure Storage.
-_SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
-_SIGNED = re.compile(
-    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
-    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
-)
 
 
 def kept_index(
@@ -109,7 +98,7 @@ def cache_folder() -> Path:
 def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
     """Return the files that may have an index, the preferred one first."""
     url = is_url(path)
-    whole = _unsigned(path) if url else str(Path(path).resolve())
+    whole = unsigned(path) if url else str(Path(path).resolve())
     # From the whole path: shards of one name in several folders have one index each.
     digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     name = f"{digest}.tlindex"
@@ -120,17 +109,3 @@ def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
         return [*beside, cache_folder() / name]
     except RuntimeError:  # a user without a home
         return beside
-
-
-def _unsigned(url: str) -> str:
-    """Return a URL without its signature, which differs each time that it is signed.
-
-    The rest of the query stays, as it may name the file.
-    """
-    place, _, query = url.partition("#")[0].partition("?")
-    pairs = query.split("&")
-    names = [pair.partition("=")[0].lower() for pair in pairs]
-    if _SIGNATURES.isdisjoint(names):
-        return url
-    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
-    return f"{place}?{'&'.join(kept)}"

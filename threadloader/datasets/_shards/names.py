@@ -10,9 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from threadloader.datasets._urls import is_url, shown_url
+from threadloader.datasets._urls import is_url, pattern_in, shown_url
 from threadloader.errors import shortened
 
 if TYPE_CHECKING:
@@ -82,9 +81,11 @@ def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:
         yield pattern
         return
     for name in _names(pattern):
-        if is_url(name):
-            yield from _remote(name, options)
-        elif glob.has_magic(name) and not _exists(name):
+        if is_url(name) and pattern_in(name):
+            from threadloader.datasets._remote import remote_file  # noqa: PLC0415  # few need it
+
+            yield from remote_file.list_remote(name, **options)
+        elif not is_url(name) and glob.has_magic(name) and not _exists(name):
             yield from _matching(name)
         else:
             yield name
@@ -107,15 +108,6 @@ def _matching(pattern: str) -> list[str]:
         msg = f"no file matches {pattern}"
         raise FileNotFoundError(msg)
     return paths
-
-
-def _remote(pattern: str, options: dict[str, Any]) -> list[str]:
-    # Only in the path: elsewhere a question mark begins the query, and brackets an IPv6 address.
-    if not set(urlsplit(pattern).path) & set("*["):
-        return [pattern]
-    from threadloader.datasets._remote.remote_file import list_remote  # noqa: PLC0415  # few need it
-
-    return list_remote(pattern, **options)
 
 
 def _names(pattern: str) -> Iterable[str]:
