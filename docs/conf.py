@@ -16,6 +16,7 @@ copyright = "the authors of threadloader"  # noqa: A001  # the name that Sphinx 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = project
+highlight_language = "none"  # of blocks that name none: errors, screens
 default_role = "py:obj"  # names between back-quotes in docstrings are links
 exclude_patterns = ["_build"]
 myst_heading_anchors = 4  # links to headings are GitHub's
