@@ -1,46 +1,47 @@
-"""`Points`: a dataset that knows which threads made its samples, and a model to train on it."""
+"""`Points`: a dataset that knows whether workers made its samples, and a model to train on it."""
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-WORKER = re.compile(r"tl\d+-worker-\d+")
 
+class Visits(list[bool]):
+    """Whether each sample was made by a worker; one list for all, however a dataset is copied."""
 
-class Visitors(list[str]):
-    """Names of threads; one list for all, however a dataset is copied."""
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Visitors:
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Visits:
         return self
 
 
 class Points(Dataset):
-    """Sample ``i`` is a point and its target; keeps the names of the threads that were here."""
+    """Sample ``i`` is a point and its target, or what ``make`` makes; keeps who asked for it."""
 
-    def __init__(self, size: int = 22) -> None:
+    def __init__(self, size: int = 22, make: Callable[[int], Any] | None = None) -> None:
         self.size = size
-        self.visitors = Visitors()
+        self.make = make or point
+        self.visits = Visits()
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        self.visitors.append(threading.current_thread().name)
+    def __getitem__(self, index: int) -> Any:
+        self.visits.append(get_worker_info() is not None)
         if not 0 <= index < self.size:
             raise IndexError(index)
-        return point(index)
+        return self.make(index)
 
     @property
     def by_workers(self) -> bool:
-        """Whether samples were made, and all by threads of a ThreadLoader's."""
-        return bool(self.visitors) and all(map(WORKER.fullmatch, self.visitors))
+        """Whether samples were made in this process, and all by workers.
+
+        Those of torch's loader are in other processes.  A ThreadLoader's may be the calling thread,
+        where that is faster, and is a worker then.
+        """
+        return bool(self.visits) and all(self.visits)
 
 
 class Stream(IterableDataset):
@@ -48,7 +49,7 @@ class Stream(IterableDataset):
 
     def __init__(self, size: int = 22) -> None:
         self.size = size
-        self.visitors = Visitors()
+        self.visits = Visits()
 
     def __len__(self) -> int:
         return self.size
@@ -57,7 +58,7 @@ class Stream(IterableDataset):
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         for index in range(first, self.size, step):
-            self.visitors.append(threading.current_thread().name)
+            self.visits.append(info is not None)
             yield point(index)
 
     by_workers = Points.by_workers

@@ -53,7 +53,7 @@ def two_epochs(loader: Any) -> list[Any]:
 @pytest.mark.parametrize("skipped", [0, 2])
 @pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "bare"])
 @pytest.mark.parametrize("name", LOADERS)
-def test_batches_are_those_of_torch_s_loader_and_made_by_threads(
+def test_batches_are_those_of_torch_s_loader_and_made_by_workers(
     accelerator: Accelerator, name: str, prepared: bool, skipped: int
 ) -> None:
     samples, arguments = LOADERS[name]
@@ -74,7 +74,7 @@ def test_batches_are_those_of_torch_s_loader_and_made_by_threads(
     assert dataset.by_workers
     if samples is Points and arguments["batch_size"]:
         delivered = sum(len(values) for epoch in expected for values, _ in epoch)
-        assert len(dataset.visitors) == delivered  # what is skipped is not even fetched
+        assert len(dataset.visits) == delivered  # what is skipped is not even fetched
 
 
 def test_prepare_takes_and_returns_what_accelerate_does(accelerator: Accelerator) -> None:

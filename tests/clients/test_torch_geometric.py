@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
 import torch
-from torch.utils.data import Dataset
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 from torch_geometric.loader.dataloader import Collater
@@ -20,22 +18,11 @@ from clients.points import Points
 from threadloader import ThreadLoader
 
 
-class Rings(Dataset):
-    """Sample ``i`` is a ring of ``i + 2`` nodes."""
-
-    by_workers = Points.by_workers
-
-    def __init__(self) -> None:
-        self.visitors: list[str] = []
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> Data:
-        self.visitors.append(threading.current_thread().name)
-        nodes = torch.arange(index + 2)
-        edges = torch.stack([nodes, nodes.roll(1)])
-        return Data(x=nodes[:, None] + index / 10, edge_index=edges, y=torch.tensor([index]))
+def ring(index: int) -> Data:
+    """Return a ring of ``index + 2`` nodes."""
+    nodes = torch.arange(index + 2)
+    edges = torch.stack([nodes, nodes.roll(1)])
+    return Data(x=nodes[:, None] + index / 10, edge_index=edges, y=torch.tensor([index]))
 
 
 class GraphLoader(ThreadLoader):
@@ -51,9 +38,9 @@ def test_batches_of_graphs_are_the_same_and_take_no_shared_memory() -> None:
             {name: part.tolist() for name, part in batch.to_dict().items()} for batch in batches
         ]
 
-    rings, options = Rings(), {"batch_size": 4, "shuffle": True, "follow_batch": ["x"]}
+    rings, options = Points(10, ring), {"batch_size": 4, "shuffle": True, "follow_batch": ["x"]}
     torch.manual_seed(3)
-    expected = plain(DataLoader(Rings(), **options))
+    expected = plain(DataLoader(Points(10, ring), **options))
     torch.manual_seed(3)
     batches = list(GraphLoader(rings, **options, threads=2))
     assert plain(batches) == expected

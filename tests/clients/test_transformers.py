@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ pytest.importorskip("accelerate")
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -28,21 +27,10 @@ from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare
 
 
-class Words(Dataset):
-    """Sample ``i`` is a sequence of token ids and its labels."""
-
-    by_workers = Points.by_workers
-
-    def __init__(self) -> None:
-        self.visitors: list[str] = []
-
-    def __len__(self) -> int:
-        return 22
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        self.visitors.append(threading.current_thread().name)
-        words = (torch.arange(8) * (index + 1)) % 32
-        return {"input_ids": words, "labels": words}
+def sequence(index: int) -> dict[str, torch.Tensor]:
+    """Return token ids and their labels."""
+    words = (torch.arange(8) * (index + 1)) % 32
+    return {"input_ids": words, "labels": words}
 
 
 class Bare(Trainer):
@@ -67,7 +55,7 @@ class Prepared(Bare):
 
 
 def train(
-    kind: type[Trainer], words: Words, folder: Path, resume: str | None = None, **options: Any
+    kind: type[Trainer], words: Points, folder: Path, resume: str | None = None, **options: Any
 ) -> Any:
     """Return the losses of two epochs, and the loader that was used."""
     torch.manual_seed(0)
@@ -98,9 +86,9 @@ def train(
 def test_a_trainer_has_the_same_losses(
     torchs: type[Trainer], ours: type[Trainer], accumulated: int, tmp_path: Path
 ) -> None:
-    words = Words()
+    words = Points(make=sequence)
     options = {"gradient_accumulation_steps": accumulated}
-    expected, _ = train(torchs, Words(), tmp_path, **options)
+    expected, _ = train(torchs, Points(make=sequence), tmp_path, **options)
     got, used = train(ours, words, tmp_path, **options)
     assert got == expected
     assert isinstance(used, ThreadLoader)
@@ -108,8 +96,8 @@ def test_a_trainer_has_the_same_losses(
 
 
 def test_a_trainer_resumes_with_the_same_losses_but_without_threads(tmp_path: Path) -> None:
-    words = Words()
-    expected, _ = train(Prepared, Words(), tmp_path)
+    words = Points(make=sequence)
+    expected, _ = train(Prepared, Points(make=sequence), tmp_path)
     got, _ = train(Prepared, words, tmp_path, resume=str(tmp_path / "checkpoint-8"))
     assert got == expected
-    assert not words.visitors  # the trainer skips by Accelerate's function, not by ours
+    assert not words.visits  # the trainer skips by Accelerate's function, not by ours

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import shutil
 import subprocess
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,9 @@ def shards(tmp_path: Path) -> list[str]:
     return sorted(map(str, tmp_path.iterdir()))
 
 
-def pipeline(shards: list[str], visitors: list[str] | None = None) -> wds.DataPipeline:
-    def note(sample: Any) -> Any:
-        if visitors is not None:
-            visitors.append(threading.current_thread().name)
-        return sample
-
+def pipeline(shards: list[str]) -> wds.DataPipeline:
     steps = (wds.SimpleShardList(shards), wds.split_by_worker, wds.tarfile_to_samples())
-    return wds.DataPipeline(*steps, wds.decode(), wds.to_tuple("left.npy", "cls"), wds.map(note))
+    return wds.DataPipeline(*steps, wds.decode(), wds.to_tuple("left.npy", "cls"))
 
 
 def fluid(shards: list[str]) -> wds.WebDataset:
