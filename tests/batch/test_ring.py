@@ -129,7 +129,8 @@ def test_a_finalizer_may_use_the_ring_while_it_is_locked(
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
     ring = Ring(batches=4)
     ring.enter("epoch")
-    _kept(ring, 3, 1024)
+    _kept(ring, 9, 1024)
+    assert ring.statistics().free == 4
     for _ in range(40):
         _deliver(ring, 1 << 20)
     assert ring.statistics().free_bytes < 3 << 20

@@ -88,4 +88,6 @@ def test_both_give_the_same_batches(
     mine = set(threading.enumerate())
     assert ours == batches(before)
     for thread in set(threading.enumerate()) - mine:
-        thread.name = f"test-{thread.name}"  # tensorpack's never end, and no test waits for them
+        if hasattr(thread, "stop"):  # tensorpack's never end, and would warn in other tests
+            thread.stop()
+            thread.join(PATIENCE)
