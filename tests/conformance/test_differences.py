@@ -12,33 +12,11 @@ import torch
 from support.patience import PATIENCE, Spawn
 from torch.utils.data import DataLoader
 
-from conformance.datasets import Raises, Samples
+from conformance.datasets import Samples
 from conformance.loading import THREADS, outcomes
-from threadloader import SampleError, ThreadLoader
+from threadloader import ThreadLoader
 
 each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("collate_fn", [None, next], ids=["in a sample", "in collate_fn"])
-def test_a_stop_iteration_is_an_error_where_torch_ends_the_epoch(
-    threads: int, collate_fn: Any, spawn: Spawn
-) -> None:
-    # Lost data should not look like the end of the data.
-    made = [0, Raises(lambda: StopIteration(7)), 2] if collate_fn is None else [0, 1, 2]
-    stop = (lambda samples: next(iter(())) if 1 in samples else samples) if collate_fn else None
-    expected = outcomes(DataLoader(Samples(made), collate_fn=stop))
-    assert len(expected) == 1
-
-    loader = ThreadLoader(Samples(made), collate_fn=stop, threads=threads)
-    first, second, third = spawn(lambda: outcomes(loader)).result(PATIENCE)
-    assert [first] == expected
-    assert second[:2] == ("error", SampleError)
-    assert third[0] == "batch"
-    loading = spawn(list, loader)
-    with pytest.raises(RuntimeError) as caught:
-        loading.result(PATIENCE)
-    assert type(caught.value.__cause__) is StopIteration
 
 
 def _fails_third() -> Iterator[int]:
@@ -82,35 +60,6 @@ def test_a_read_only_array_is_collated_without_torch_s_warning(threads: int) -> 
     with warnings.catch_warnings(action="error"):
         (batch,) = ThreadLoader([array, array], 2, threads=threads)
     assert batch.tolist() == [[0, 1, 2]] * 2
-
-
-FITS = np.zeros(2)
-MISFITS: dict[str, list[Any]] = {  # the last of each is the odd one
-    "shape": [FITS, FITS, np.zeros(3)],
-    "array of str": [FITS, FITS, np.array(["a", "b"])],
-    "0-d": [FITS, FITS, np.zeros(())],
-    "None": [FITS, FITS, None],
-    "number": [FITS, FITS, 1.0],
-    "length": [[0] * 5, [0] * 5, [0] * 4],
-    "key": [{"a": 1}, {"a": 1}, {"b": 1}],
-    "nested": [{"a": (0, FITS)}, {"a": (0, FITS)}, {"a": (0, None)}],
-}
-WITHOUT_LAYOUT: dict[str, list[Any]] = {  # the direct path does not apply
-    "length of a long list": [[0] * 500, [0] * 500, [0] * 499],
-    "shape of bfloat16": [torch.zeros(n, dtype=torch.bfloat16) for n in (2, 2, 3)],
-}
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("case", [*MISFITS, *WITHOUT_LAYOUT])
-def test_a_sample_that_does_not_fit_is_named_by_its_index(case: str, threads: int) -> None:
-    made = (MISFITS | WITHOUT_LAYOUT)[case]
-    dataset = [*[made[0]] * 3, *made]  # a layout is learned from the first batch
-    for order in ([3, 4, 5], [3, 5, 4], [5, 3, 4])[: 3 if case in MISFITS else 1]:
-        loader = ThreadLoader(dataset, 3, sampler=[0, 1, 2, *order], threads=threads)
-        with pytest.raises((TypeError, RuntimeError, ValueError, KeyError)) as caught:
-            list(loader)
-        assert caught.value.__notes__[-1].endswith("batch 1, index 5")
 
 
 @each_number_of_threads

@@ -183,18 +183,22 @@ def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn)
 
 
 @with_and_without_threads
-def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch(
-    threads: int, spawn: Spawn
+@pytest.mark.parametrize("collates", [False, True])
+def test_a_stop_iteration_does_not_end_the_epoch(
+    collates: bool, threads: int, spawn: Spawn
 ) -> None:
+    """As it does with torch: lost data should not look like the end of the data."""
     raised = StopIteration("of the user's own iterator")
-    loader: ThreadLoader[Any] = ThreadLoader(failing(6, {2: raised}), 2, threads=threads)
+    collate_fn = fail_on(2, raised) if collates else None
+    dataset: Any = range(6) if collates else failing(6, {2: raised})
+    loader: Any = ThreadLoader(dataset, 2, collate_fn=collate_fn, threads=threads)
     first, error, last = spawn(outcomes, loader).result(PATIENCE)
     assert (first, last) == ([0, 1], [4, 5])
     assert type(error) is SampleError
     assert error.__cause__ is raised
     assert isinstance(error, RuntimeError)
     assert isinstance(error, ThreadLoaderError)
-    assert error.__notes__[0].endswith("batch 1, index 2")
+    assert error.__notes__[0].endswith("batch 1" if collates else "batch 1, index 2")
 
 
 @with_and_without_threads
@@ -232,6 +236,12 @@ ODD: dict[str, tuple[list[Any], int]] = {  # samples, and which of them the mess
     "numbers of two kinds make a batch": ([1, 2.5, 1, None], 3),
     "more keys make a batch": ([{"a": 1}, {"a": 1, "b": 2}, {"c": 1}], 2),
     "one alone": ([None], 0),
+    "text": ([SHORT, SHORT, np.array(["a", "b"])], 2),
+    "no dimension": ([SHORT, SHORT, np.zeros(())], 2),
+    "a number": ([SHORT, SHORT, 1.0], 2),
+    "a part of a part": ([{"a": (0, SHORT)}, {"a": (0, SHORT)}, {"a": (0, None)}], 2),
+    "a list": ([[0] * 5, [0] * 5, [0] * 4], 2),
+    "a long list, of no layout": ([[0] * 500, [0] * 500, [0] * 499], 2),
 }
 
 
@@ -242,11 +252,14 @@ def test_the_note_names_a_sample_that_the_message_is_about(
     case: str, output: Any, threads: int, spawn: Spawn
 ) -> None:
     samples, odd = ODD[case]
-    loader: ThreadLoader[Any] = ThreadLoader(samples, len(samples), threads=threads, output=output)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert error.__notes__[-1].endswith(f"batch 0, index {odd}")
-    entries = re.findall(r"entry (\d+)", str(error))
-    assert not entries or str(odd) in entries
+    for before in range(min(2, len(samples))):  # batches, from which a layout is learned
+        usual = samples[not odd] if before else None
+        dataset = [*[usual] * len(samples) * before, *samples]
+        loader: Any = ThreadLoader(dataset, len(samples), threads=threads, output=output)
+        error = spawn(outcomes, loader).result(PATIENCE)[-1]
+        assert error.__notes__[-1].endswith(f"batch {before}, index {before * len(samples) + odd}")
+        entries = re.findall(r"entry (\d+)", str(error))
+        assert not entries or str(odd) in entries
 
 
 ADVICE: dict[str, tuple[list[Any], str]] = {
