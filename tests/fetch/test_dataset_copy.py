@@ -27,7 +27,7 @@ from support.worker_copies import (
 )
 from support.workers import join_workers
 
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import ThreadLoader
 
 # What datasets do with handles
 
@@ -420,21 +420,11 @@ class Copied:
     def __getitem__(self, index: int) -> Any:
         return self.mark, self.copied_by, get_ident()
 
-    def collated(self, samples: list[Any]) -> Any:
-        return self, get_worker_info().dataset, samples
-
-    def prepared(self, number: int) -> None:
-        self.mark = f"prepared {number}"
-
-
-def first(samples: list[Any]) -> Any:
-    return samples
-
 
 @pytest.mark.parametrize("how", ["auto", "deep"])
 def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) -> None:
     def load() -> None:
-        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first, dataset_copy=how) as loader:
+        with ThreadLoader(Copied(), 2, threads=2, collate_fn=list, dataset_copy=how) as loader:
             for batch in loader:
                 for _, copied_by, loaded_by in batch:
                     assert copied_by == [get_ident(), loaded_by]
@@ -448,7 +438,7 @@ def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, how: Any, spawn: S
     def load() -> None:
         dataset = Copied()
         with ThreadLoader(
-            dataset, 2, threads=threads, prefetch=1, collate_fn=first, dataset_copy=how
+            dataset, 2, threads=threads, prefetch=1, collate_fn=list, dataset_copy=how
         ) as loader:
             batches = iter(loader)
             dataset.mark = "after"

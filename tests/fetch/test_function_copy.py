@@ -18,7 +18,6 @@ from support.collators import (
     Scratch,
     call,
     load,
-    meet,
 )
 from support.patience import PATIENCE, Spawn
 from support.streams import Rows
@@ -27,30 +26,6 @@ from threadloader import ThreadLoader, get_worker_info
 from threadloader._fetch.dataset_copy import copy_function
 from threadloader._fetch.object_copy import Copied
 from threadloader._torch import IterableDataset
-
-
-class Listing:
-    """Has its scratch state in a list."""
-
-    def __init__(self) -> None:
-        self.buffer: list[Any] = []
-
-    def collate(self, samples: Any) -> Any:
-        self.buffer.clear()
-        self.buffer.append(samples)
-        meet()
-        return self.buffer[-1]
-
-
-def call_last(samples: Any, *, collator: Any) -> Any:
-    return collator(samples)
-
-
-def closure(collator: Any) -> Any:
-    def collate(samples: Any) -> Any:
-        return collator(samples)
-
-    return collate
 
 
 def two_closures(collator: Any) -> Any:
@@ -64,43 +39,12 @@ def two_closures(collator: Any) -> Any:
     return outer
 
 
-def recursive(collator: Any) -> Any:
-    def collate(samples: Any, *, deep: int = 0) -> Any:
-        return collator(samples) if deep else collate(samples, deep=1)
-
-    return collate
-
-
-def containers(collator: Any) -> Any:
-    listed, named = [collator], {"it": collator}
-
-    def collate(samples: Any) -> Any:
-        assert listed[0] is named["it"]
-        return listed[0](samples)
-
-    return collate
-
-
-def keyword_default(collator: Any) -> Any:
-    def collate(samples: Any, *, collator: Any = collator) -> Any:
-        return collator(samples)
-
-    return collate
-
-
+# Of more kinds transforms are: see tests/field/test_own_objects.py.
 KINDS: dict[str, Callable[[], Any]] = {
     "object": Collator,
-    "method": lambda: Scratch().collate,
     "method with a helper": lambda: NotCallable(Scratch()).collate,
-    "method with a list": lambda: Listing().collate,
     "partial": lambda: functools.partial(call, Collator()),
-    "partial by keyword": lambda: functools.partial(call_last, collator=Collator()),
-    "lambda of self with a helper": lambda: NotCallable(Scratch()).as_lambda(),
-    "closure of a method": lambda: closure(NotCallable(Scratch()).collate),
     "two closures": lambda: two_closures(Collator()),
-    "closure that calls itself": lambda: recursive(Collator()),
-    "closure of containers": lambda: containers(Collator()),
-    "keyword default": lambda: keyword_default(Collator()),
 }
 
 
@@ -137,7 +81,7 @@ ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how
 }
 
 
-@pytest.mark.parametrize("kind", ["object", "method with a helper", "two closures", "partial"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("where", ELSEWHERE)
 @pytest.mark.usefixtures("first_sample_waits")
 def test_scratch_state_is_its_own_wherever_the_function_is(

@@ -103,9 +103,27 @@ def in_closure_of_method(helper: Any) -> Any:
     return lambda value: helper.work(value)  # noqa: PLW0108
 
 
-def in_default(inner: Any) -> Any:
-    def apply(value: int, inner: Any = inner) -> int:
+def in_defaults(inner: Any) -> Any:
+    def apply(value: int, inner: Any = inner, *, same: Any = inner) -> int:
+        assert inner is same
         return inner(value)  # type: ignore[no-any-return]
+
+    return apply
+
+
+def in_recursion(inner: Any) -> Any:
+    def apply(value: int, *, deep: int = 0) -> int:
+        return inner(value) if deep else apply(value, deep=1)  # type: ignore[no-any-return]
+
+    return apply
+
+
+def in_containers(inner: Any) -> Any:
+    listed, named = [inner], {"it": inner}
+
+    def apply(value: int) -> int:
+        assert listed[0] is named["it"]
+        return listed[0](value)  # type: ignore[no-any-return]
 
     return apply
 
@@ -116,7 +134,9 @@ def helpers(inner: Any) -> list[Any]:
 
 WHERE: dict[str, Callable[[Any], Any]] = {
     "closure": lambda inner: Mapped(in_closure(inner)),
-    "default": lambda inner: Mapped(in_default(inner)),
+    "defaults": lambda inner: Mapped(in_defaults(inner)),
+    "recursion": lambda inner: Mapped(in_recursion(inner)),
+    "containers": lambda inner: Mapped(in_containers(inner)),
     "method of a helper": lambda inner: Mapped(Scratch(inner).work),
     "closure of a helper": lambda inner: Mapped(in_closure_of_method(Scratch(inner))),
     "helper in a list": lambda inner: Helped(helpers(inner)),

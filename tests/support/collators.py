@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from threading import Barrier
 from typing import Any
 
@@ -39,21 +38,8 @@ class Collator(Scratch):
         return self.collate(samples)
 
 
-@dataclasses.dataclass
-class Holder:
-    """Has its scratch state on something that it has."""
-
-    helper: Any
-
-    def __call__(self, samples: Any) -> Any:
-        return self.collate(samples)
-
-    def collate(self, samples: Any) -> Any:
-        return self.helper.collate(samples)
-
-
 class NotCallable:
-    """As a data module: it gives a method of its own, or a lambda that calls one."""
+    """As a data module: it gives a method of its own."""
 
     def __init__(self, helper: Any = None) -> None:
         self.helper = helper
@@ -67,19 +53,9 @@ class NotCallable:
         meet()
         return self.samples
 
-    def as_lambda(self) -> Any:
-        return lambda samples: self.collate(samples)  # noqa: PLW0108  # as people write it
-
 
 def call(collator: Any, samples: Any) -> Any:
     return collator(samples)
-
-
-def default(collator: Any) -> Any:
-    def collate(samples: Any, collator: Any = collator) -> Any:
-        return collator(samples)
-
-    return collate
 
 
 def load(dataset: Any, collate_fn: Any, spawn: Spawn, **options: Any) -> list[Any]:
