@@ -116,25 +116,6 @@ def test_torch_output_without_torch_says_what_to_install() -> None:
         ThreadLoader(range(4), output="torch")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "batches"),
-    [
-        ({"batch_size": 3}, 4),
-        ({"batch_size": 3, "drop_last": True}, 3),
-        ({"batch_size": 10}, 1),
-        ({"batch_size": 11, "drop_last": True}, 0),
-        ({"batch_size": None}, 10),
-        ({"batch_size": 2, "sampler": [5, 6, 7]}, 2),
-        ({"batch_sampler": [[1], [2, 3]]}, 2),
-    ],
-)
-def test_the_length_is_the_number_of_batches(
-    arguments: dict[str, Any], batches: int, spawn: Spawn
-) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(10), threads=1, **arguments)
-    assert len(loader) == batches == len(spawn(list, loader).result(PATIENCE))
-
-
 def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
     threads: list[threading.Thread] = []
     dataset = recording(5, threads)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.faulty import survivors
+from support.faulty import Faulty, Whole, survivors
 from support.patience import PATIENCE, Spawn
 from support.pictures import outcomes
 from torch.utils.data import (
@@ -23,39 +23,24 @@ from conformance.loading import THREADS
 from conformance.samples import BEYOND, ODD, PLAIN, samples
 from threadloader import ThreadLoader
 
-SIZE = 10
 
-
-class Faulty(Dataset[Any]):
-    """Samples, some of which raise."""
-
-    def __init__(self, made: Any, bad: Any) -> None:
-        self.made = made
-        self.bad = frozenset(bad)
-
-    def __len__(self) -> int:
-        return len(self.made)
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.bad:
-            raise LookupError(index)
-        return self.made[index]
-
-
-class Whole(Faulty):
-    def __getitems__(self, indices: Any) -> Any:
-        return [self[index] for index in indices]
-
-
-class OnlyWhole(Faulty):
+class OnlyWhole(Dataset[Any]):
     """Has torch's ``__getitem__``, which is none."""
 
-    __getitem__ = Dataset.__getitem__
+    def __len__(self) -> int:
+        return 6
 
     def __getitems__(self, indices: Any) -> Any:
-        if self.bad & set(indices):
+        if 4 in indices:
             raise OSError("disk")
-        return [self.made[index] for index in indices]
+        return [TENSORS[index] for index in indices]
+
+
+def faulty(kind: type[Faulty], made: Any, bad: Any) -> Faulty:
+    """Return samples, some of which raise."""
+    dataset = kind(bad, len(made))
+    dataset.sample = made.__getitem__  # type: ignore[method-assign]
+    return dataset
 
 
 def skipped(dataset: Any, *given: Any, threads: int, spawn: Spawn, **named: Any) -> list[Any]:
@@ -72,13 +57,13 @@ def test_short_batches_of_generated_samples_are_torchs(data: st.DataObject, spaw
     bad = data.draw(st.sets(st.integers(0, max(0, len(made) - 1))))
     rows = data.draw(st.integers(1, 4))
     sampler = survivors(bad, size=len(made), rows=rows)
-    expected = outcomes(DataLoader(Faulty(made, ()), batch_sampler=sampler))
+    expected = outcomes(DataLoader(faulty(Faulty, made, ()), batch_sampler=sampler))
     threads = data.draw(st.sampled_from(THREADS))
-    dataset = data.draw(st.sampled_from([Faulty, Whole]))(made, bad)
+    dataset = faulty(data.draw(st.sampled_from([Faulty, Whole])), made, bad)
     assert skipped(dataset, rows, threads=threads, spawn=spawn) == expected
 
 
-TENSORS = [torch.tensor(number) for number in range(SIZE)]
+TENSORS = [torch.tensor(number) for number in range(6)]
 MISSING = Subset(TensorDataset(torch.arange(7)), {0: 3, 1: 4})  # type: ignore[arg-type]
 LEFT: dict[
     str, tuple[Any, dict[str, Any], dict[str, Any]]
@@ -94,17 +79,17 @@ LEFT: dict[
         {"batch_sampler": [[0], [1]]},
     ),
     "whole batches in a subset": (
-        Subset(Whole(TENSORS, {1, 4}), range(6)),
+        Subset(faulty(Whole, TENSORS, {1, 4}), range(6)),
         {"batch_size": 3},
         {"batch_sampler": [[0, 2], [3, 5]]},
     ),
     "whole batches in a stack": (
-        StackDataset(whole := Whole(TENSORS[:6], {1, 4}), whole),
+        StackDataset(whole := faulty(Whole, TENSORS, {1, 4}), whole),
         {"batch_size": 3},
         {"batch_sampler": [[0, 2], [3, 5]]},
     ),
     "whole batches without single samples": (
-        OnlyWhole(TENSORS[:6], {4}),
+        OnlyWhole(),
         {"batch_size": 3},
         {"batch_size": 3},
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from support.gathering import numbers
 from support.pictures import picture
 
-from threadloader import ThreadLoader, pack
+from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
 
@@ -45,14 +44,3 @@ def test_rows_of_a_file_of_tokens_are_views_that_overlap(tmp_path: Path, threads
     starts = sorted(found[:, 0].tolist())
     assert starts == [1 + 32 * row for row in range(31)]
     np.testing.assert_array_equal(found, found[:, :1] + np.arange(33))
-
-
-def test_documents_of_a_file_of_tokens_are_packed_whole(tmp_path: Path) -> None:
-    np.arange(30, dtype=np.uint16).tofile(tmp_path / "train.bin")
-    tokens, ends = np.memmap(tmp_path / "train.bin", np.uint16, "r"), [0, 4, 9, 11, 30]
-    documents = [tokens[start:end] for start, end in itertools.pairwise(ends)]
-    rows = list(pack(documents, 20))
-    assert sorted(row["segment_ids"].max() for row in rows) == [1, 3]
-    assert sorted(np.concatenate([r["input_ids"][r["segment_ids"] > 0] for r in rows])) == [
-        *range(30)
-    ]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -53,33 +51,6 @@ def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
     with pytest.raises(ClosedError):
         next(batches)
     assert fetched == list(range(ODD + 1))
-
-
-@pytest.mark.parametrize("isolate_rng", [True, False])
-def test_an_error_that_the_dataset_keeps_keeps_neither_iterator_nor_batch(
-    *, isolate_rng: bool
-) -> None:
-    kept: list[BaseException] = []
-
-    class Keeping(Rows):
-        def __getitem__(self, index: int) -> Any:
-            try:
-                raise ValueError(index)
-            except ValueError as error:
-                kept.append(error)
-            return super().__getitem__(index)
-
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Keeping(), ROWS, threads=0, output="numpy", isolate_rng=isolate_rng
-    )
-    batches = iter(loader)
-    alive = [weakref.ref(batches)] + [weakref.ref(next(batches)[0]) for _ in range(4)]
-    del batches
-    gc.collect()
-    assert [found for found in alive if found() is not None] == []
-    assert random.random.__self__ is vars(random)["_inst"]  # no longer redirected
-    assert type(vars(random)["_inst"]) is random.Random
-    assert kept
 
 
 def test_a_sample_can_t_ask_for_the_batch_after_its_own() -> None:

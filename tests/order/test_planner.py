@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from support.acting import Acting
 from support.patience import PATIENCE, Spawn
@@ -127,13 +126,3 @@ def test_a_sampler_follows_a_dataset_that_grows() -> None:
     dataset.append("b")
     assert [sorted(sampler) for sampler in samplers] == [[0, 1], [0, 1]]
     assert [len(sampler) for sampler in samplers] == [2, 2]
-
-
-def test_numpys_seed_decides_the_order_where_there_is_no_generator() -> None:
-    orders = []
-    for _ in range(2):
-        np.random.seed(3)  # noqa: NPY002  # what users of NumPy's global state call
-        sampler = RandomSampler(range(100))
-        orders.append([list(sampler), list(sampler)])
-    assert orders[0] == orders[1]
-    assert orders[0][0] != orders[0][1]

@@ -17,9 +17,6 @@ from threadloader._rng.permutation import KeyedPermutation, mixed, short_permuta
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9
-FIRST_OF_A_BILLION = [927323193, 973136304, 876983163, 795890577]
-FIRST_OF_TEN = [8, 4, 7, 0]
-FIRST_SHORT = [[4, 3, 0, 1, 5, 2], [4, 0, 5, 3, 2, 1]]
 KEYS = 300_000
 # Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
 # degrees of freedom, with fixed seeds, so that the tests never fail by chance.
@@ -53,11 +50,6 @@ def test_any_part_may_be_asked_for(length: int, seed: int, data: st.DataObject) 
     assert values == [int(order.span(i, i + 1)[0]) for i in range(start, stop)]
     assert all(0 <= value < length for value in values)
     assert len(set(values)) == len(values)
-
-
-def test_it_is_the_same_on_every_build() -> None:
-    assert KeyedPermutation(HUGE, 1).span(0, 4).tolist() == FIRST_OF_A_BILLION
-    assert KeyedPermutation(10, 1).span(0, 4).tolist() == FIRST_OF_TEN
 
 
 @pytest.mark.parametrize("length", [-1, (1 << 62) + 1])
@@ -102,7 +94,3 @@ def test_all_short_permutations_are_equally_likely(length: int) -> None:
     assert counts.sum() == KEYS
     assert len(every) == math.factorial(length)
     assert abs(chi_square(counts)) < SIGMAS
-
-
-def test_short_permutations_are_the_same_on_every_build() -> None:
-    assert short_permutations(6, np.array([1, 2**63], np.uint64)).tolist() == FIRST_SHORT

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE, PAUSE
 from support.workers import join_workers
 
@@ -54,23 +55,9 @@ def plain() -> bool:
     return functions() == PLAIN and legacy.rand is PLAIN[len(RANDOM)]
 
 
-class Rows:
-    """Sample ``i`` is ``what(i)``."""
-
-    def __init__(self, what: Callable[[int], Any], size: int = 12) -> None:
-        self.what = what
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.what(index)
-
-
 def make(what: Callable[[int], Any], threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     defaults = {"batch_size": 2, "seed": 1, "output": "numpy", "collate_fn": list}
-    return ThreadLoader(Rows(what), threads=threads, **(defaults | arguments))
+    return ThreadLoader(Acting(12, sample=what), threads=threads, **(defaults | arguments))
 
 
 def epoch(loader: Any) -> list[Any]:

@@ -36,10 +36,6 @@ def draw(_: Any) -> list[float]:
     return [random.random(), float(legacy.rand())]
 
 
-def transformed(row: Any) -> Any:
-    return row, draw(row)
-
-
 def make(threads: int = 2, dataset: Any = None, **arguments: Any) -> ThreadLoader[Any]:
     defaults = {"batch_size": 3, "seed": 7, "output": "numpy", "collate_fn": list, "shuffle": True}
     dataset = Acting(20, sample=drawn) if dataset is None else dataset
@@ -115,27 +111,6 @@ def test_an_epoch_that_was_broken_off_counts_and_so_do_two_at_once(
             return [list(both) for both in zip(*zip(loader, loader, strict=True), strict=True)]
 
     assert spawn(told).result(PATIENCE) == expected[1:]
-
-
-@each_number_of_threads
-@pytest.mark.parametrize(
-    "seeded",
-    [
-        lambda seed, threads: make(
-            threads, Reads(), shuffle=None, seed=seed, transform=transformed
-        ),
-        lambda seed, threads: make(threads, seed=None, generator=np.random.default_rng(seed)),
-        lambda seed, threads: seeded_globally(seed) or make(threads, seed=None),
-    ],
-    ids=["of an iterable and its transform", "a generator", "the process"],
-)
-def test_whatever_the_seed_is_it_decides_order_and_streams(
-    seeded: Any, threads: int, spawn: Spawn
-) -> None:
-    expected = epochs(seeded(1, 0))
-    assert expected[0] != expected[1]
-    assert spawn(lambda: epochs(seeded(1, threads))).result(PATIENCE) == expected
-    assert spawn(lambda: epochs(seeded(2, threads))).result(PATIENCE) != expected
 
 
 def test_without_a_seed_persistent_workers_begin_as_others_do(spawn: Spawn) -> None:
