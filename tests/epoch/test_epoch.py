@@ -13,6 +13,8 @@ from support.streams import lists
 
 from threadloader import ClosedError, ThreadLoader
 
+ODD = 13  # in the fourth batch, when the layout has been known for long
+
 
 class Gated:
     """Sample ``i`` is ``i``; it tells when it is entered and waits until its gate is open."""
@@ -123,3 +125,31 @@ def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Sp
     spawn(loader.close).result(PATIENCE)
     dataset.open()
     assert isinstance(consumer.exception(PATIENCE), ClosedError)
+
+
+def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
+    fetched: list[int] = []
+
+    def act(index: int) -> None:
+        fetched.append(index)
+        if index == ODD:
+            loader.close()
+
+    loader: ThreadLoader[Any] = ThreadLoader(Acting(22, act), 4, threads=0, output="numpy")
+    batches = iter(loader)
+    for _ in range(ODD // 4):
+        next(batches)
+    with pytest.raises(ClosedError):
+        next(batches)
+    assert fetched == list(range(ODD + 1))
+
+
+def test_a_sample_can_t_ask_for_the_batch_after_its_own() -> None:
+    """Its random stream would be another sample's, and the batch come before its own."""
+    dataset = Acting(22, lambda index: index == ODD and next(iterator))
+    iterator = iter(ThreadLoader(dataset, 4, threads=0, output="numpy"))
+    seen = [next(iterator).tolist() for _ in range(ODD // 4)]
+    with pytest.raises(RuntimeError, match="the iterator that loads it"):
+        next(iterator)
+    seen += lists(iterator)
+    assert seen == [list(range(n, min(n + 4, 22))) for n in (0, 4, 8, 16, 20)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -35,24 +34,6 @@ from threadloader import ClosedError, ThreadLoader
 from threadloader._work.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
-
-
-def abandon(loader: ThreadLoader[Any]) -> None:
-    """Iterate to the second batch, and drop all of it."""
-    iterator = iter(loader)
-    next(iterator)
-    next(iterator)
-
-
-def test_dropping_a_loader_ends_its_persistent_workers(spawn: Spawn) -> None:
-    loader = make(Epochs(), persistent_workers=True)
-    spawn(plain_loops, loader, 2).result(PATIENCE)
-    assert any("-worker-" in thread.name for thread in threading.enumerate())
-    spawn(abandon, loader).result(PATIENCE)
-    gone = weakref.ref(loader)
-    del loader
-    join_workers()
-    assert gone() is None
 
 
 # Kept exceptions

@@ -100,27 +100,6 @@ def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller() -> None:
         iter(loader)
 
 
-# Datasets within datasets
-
-
-def test_a_dataset_within_a_users_dataset_is_copied() -> None:
-    class Wrapper:
-        def __init__(self, inner: Any) -> None:
-            self.source = inner
-            self.named = {"inner": [inner]}
-
-        def __len__(self) -> int:
-            return len(self.source)
-
-        def __getitem__(self, index: int) -> Any:
-            return self.source[index]
-
-    wrapped = Wrapper(Wrapper(Mapped(racing_transform())))
-    assert together(wrapped) == SHIFTED
-    twin = auto_copy(wrapped)
-    assert twin.named["inner"][0] is twin.source
-
-
 # What refuses to be copied, or should not be
 
 

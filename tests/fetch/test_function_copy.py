@@ -153,36 +153,6 @@ def test_what_dataset_and_collate_fn_have_in_common_is_one_in_a_worker(spawn: Sp
     assert got == [True, True]
 
 
-# How long a copy lives
-
-
-class Counts:
-    """Numbers its batches, on purpose."""
-
-    def __init__(self, start: int = 0) -> None:
-        self.count = start
-
-    def __call__(self, _: Any) -> int:
-        self.count += 1
-        return self.count
-
-
-def counted(loader: ThreadLoader[Any], spawn: Spawn) -> tuple[int, int]:
-    """Return the least and the most that a copy has counted; there may be one or two."""
-    told = spawn(list, loader).result(PATIENCE)
-    return min(told), max(told)
-
-
-def test_a_function_that_is_exchanged_between_epochs_of_persistent_workers_is_copied(
-    spawn: Spawn,
-) -> None:
-    first, second = Counts(), Counts(10)
-    with ThreadLoader(range(3), collate_fn=first, num_workers=1, persistent_workers=True) as loader:
-        assert counted(loader, spawn)[0] == 1
-        loader.collate_fn = second
-        assert counted(loader, spawn)[0] == 11
-
-
 def copied(function: Any, how: Any = "auto") -> Any:
     return copy_function(function, how, Copied())
 

@@ -227,7 +227,14 @@ def test_what_was_set_before_is_kept_by_no_worker() -> None:
         assert [transform() is None for transform in gone[:-1]] == [True] * 4
 
 
-def test_replicas_that_are_kept_are_read_on_with_another_collate_fn(spawn: Spawn) -> None:
+def test_workers_that_are_kept_go_on_with_another_collate_fn(spawn: Spawn) -> None:
+    def run(dataset: Any) -> list[Any]:
+        with ThreadLoader(dataset, 2, num_workers=1, persistent_workers=True) as loader:
+            told = [batch.tolist() for batch in loader]
+            loader.collate_fn = sum
+            return [told, *map(list, (loader, loader))]
+
+    assert spawn(run, range(2)).result(PATIENCE) == [[[0, 1]], [1], [1]]
     data = pytest.importorskip("torch.utils.data")
 
     class Passes(data.IterableDataset):  # type: ignore[misc,name-defined]
@@ -237,10 +244,4 @@ def test_replicas_that_are_kept_are_read_on_with_another_collate_fn(spawn: Spawn
             self.passes += 1
             return iter([self.passes] * 2)
 
-    def run() -> list[Any]:
-        with ThreadLoader(Passes(), 2, num_workers=1, persistent_workers=True) as loader:
-            told = [batch.tolist() for batch in loader]
-            loader.collate_fn = sum
-            return [told, *map(list, (loader, loader))]
-
-    assert spawn(run).result(PATIENCE) == [[[1, 1]], [4], [6]]
+    assert spawn(run, Passes()).result(PATIENCE) == [[[1, 1]], [4], [6]]
