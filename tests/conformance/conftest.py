@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from support.patience import PATIENCE, Spawn
 
-pytest.register_assert_rewrite("conformance.stateful")
-
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]
 else:

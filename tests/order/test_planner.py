@@ -56,15 +56,6 @@ def test_a_sampler_may_reuse_its_list(threads: int, spawn: Spawn) -> None:
     assert spawn(loaded, threads, reusing()).result(PATIENCE) == [[0, 1], [2, 3]]
 
 
-@each_number_of_threads
-def test_a_batch_that_is_no_iterable_is_a_type_error_with_advice(
-    threads: int, spawn: Spawn
-) -> None:
-    with pytest.raises(TypeError, match="not iterable") as caught:
-        spawn(loaded, threads, [5]).result(PATIENCE)
-    assert "batch_sampler must yield lists of indices, but gave 5" in caught.value.__notes__
-
-
 # TicketSize and TicketCutter
 
 

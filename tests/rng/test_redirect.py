@@ -8,7 +8,6 @@ import importlib.util
 import os
 import pickle
 import random
-import subprocess
 import sys
 import threading
 import traceback
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.acting import Acting
+from support.child import printed_by
 from support.patience import PATIENCE, PAUSE
 from support.workers import join_workers
 
@@ -369,8 +369,7 @@ def loaded():
 
 def printed(program: str, *, torch: bool = False) -> list[str]:
     hidden = "" if torch else "sys.modules['torch'] = None  # its import takes seconds"
-    command = [sys.executable, "-c", f"import sys\n{hidden}\n{DATASET}{program}"]
-    return subprocess.check_output(command, text=True, timeout=PATIENCE).splitlines()
+    return printed_by(f"import sys\n{hidden}\n{DATASET}{program}").splitlines()
 
 
 @pytest.mark.parametrize("threads", [0, 2])

@@ -8,20 +8,14 @@ from __future__ import annotations
 import importlib.util
 import random
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
+from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, sample_rng, sample_seed
-
-
-class Spawn(Protocol):
-    def __call__(self, function: Any, *args: Any) -> Future[Any]: ...
-
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarning")
 
