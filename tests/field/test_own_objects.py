@@ -90,11 +90,6 @@ class Scratch:
         return self.inner(value)  # type: ignore[no-any-return]
 
 
-class Helped(Mapped):
-    def __getitem__(self, index: int) -> Any:
-        return self.transform[1].work(index)
-
-
 def in_closure(inner: Any) -> Any:
     return lambda value: inner(value)  # noqa: PLW0108
 
@@ -128,10 +123,6 @@ def in_containers(inner: Any) -> Any:
     return apply
 
 
-def helpers(inner: Any) -> list[Any]:
-    return [Scratch(None), Scratch(inner)]
-
-
 WHERE: dict[str, Callable[[Any], Any]] = {
     "closure": lambda inner: Mapped(in_closure(inner)),
     "defaults": lambda inner: Mapped(in_defaults(inner)),
@@ -139,8 +130,6 @@ WHERE: dict[str, Callable[[Any], Any]] = {
     "containers": lambda inner: Mapped(in_containers(inner)),
     "method of a helper": lambda inner: Mapped(Scratch(inner).work),
     "closure of a helper": lambda inner: Mapped(in_closure_of_method(Scratch(inner))),
-    "helper in a list": lambda inner: Helped(helpers(inner)),
-    "helper in a dict": lambda inner: Helped(dict(enumerate(helpers(inner)))),
     "wrapper": lambda inner: Delegates(Mapped(inner)),
     "no reduction": lambda _: Mapped(refusing("__reduce_ex__")),
     "no state": lambda _: Mapped(refusing("__getstate__")),
