@@ -177,17 +177,6 @@ def test_the_window_that_is_counted_follows_the_size_of_batches_and_the_users_by
         assert loader.statistics().slots.made <= window + 2
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_persistent_workers_alone_outlive_an_epoch(persistent: bool, spawn: Spawn) -> None:
-    threads: list[threading.Thread] = []
-    dataset = recording(4, threads)
-    options: dict[str, Any] = {"threads": 1, "worker_init_fn": lambda _: None}
-    with ThreadLoader(dataset, persistent_workers=persistent, **options) as loader:
-        for _ in range(3):
-            spawn(list, loader).result(PATIENCE)
-    assert len(set(threads)) == (1 if persistent else 3)
-
-
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
     iterators.clear()
 

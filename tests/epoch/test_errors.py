@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import re
 import traceback
@@ -62,40 +61,6 @@ def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn
     pickled = pickle.dumps(error)
     assert b"threadloader" not in pickled
     assert pickle.loads(pickled).__notes__ == error.__notes__
-
-
-def _of_a_sample(threads: int) -> None:
-    list(ThreadLoader(failing(3, {1: KeyError()}), threads=threads))
-
-
-def _of_a_closed_iterator(threads: int) -> None:
-    iterator = iter(ThreadLoader(range(3), threads=threads))
-    iterator.close()
-    next(iterator)
-
-
-def _of_ours_in_a_worker(threads: int) -> None:
-    ragged = [np.zeros(1), np.zeros(2)]
-    list(ThreadLoader(ragged, 2, threads=threads, output="numpy"))
-
-
-@with_and_without_threads
-@pytest.mark.parametrize(
-    "fail",
-    [
-        _of_a_sample,
-        _of_a_closed_iterator,
-        _of_ours_in_a_worker,
-    ],
-)
-def test_each_frame_of_an_error_can_show_its_arguments(
-    fail: Callable[[int], None], threads: int, spawn: Spawn
-) -> None:
-    # As IPython does for each, and shows none of them if one is missing.
-    error = spawn(fail, threads).exception(PATIENCE)
-    assert isinstance(error, Exception)
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        assert inspect.formatargvalues(*inspect.getargvalues(frame))
 
 
 @with_and_without_threads

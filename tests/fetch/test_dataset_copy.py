@@ -86,20 +86,6 @@ def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
     assert freed == [1234]
 
 
-# dataset_copy=
-
-
-def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller() -> None:
-    class Refuses(Mapped):
-        def __deepcopy__(self, memo: object) -> Any:
-            msg = "not to be copied"
-            raise BufferError(msg)
-
-    loader = ThreadLoader(Refuses(float), threads=2, dataset_copy="deep")
-    with pytest.raises(BufferError, match="not to be copied"):
-        iter(loader)
-
-
 # What refuses to be copied, or should not be
 
 

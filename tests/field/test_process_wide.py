@@ -7,7 +7,6 @@ import contextlib
 import gc
 import io
 import os
-import pickle
 import random
 import signal
 import sys
@@ -155,20 +154,12 @@ def test_functions_are_equal_to_those_that_compilers_know() -> None:
         known = dict.fromkeys(FUNCTIONS, "a type")
         return all(known.get(function) for function in now())
 
-    def pickled(_: int) -> bool:
-        return all(pickle.loads(pickle.dumps(function)) is not None for function in now())
-
     for batch in ThreadLoader(Acting(8, sample=sample), threads=2):
         assert all(batch)
         assert sample(0)
         assert now() == FUNCTIONS
         assert now()[0] != FUNCTIONS[1]
         assert np.random.rand.__name__ == "rand"
-    assert all(map(all, ThreadLoader(Acting(8, sample=pickled), threads=2)))
-    assert (
-        len({*map(float, next(iter(ThreadLoader(Acting(8, sample=lambda _: random.random()), 8))))})
-        == 8
-    )
 
 
 def sets_folder(_: int) -> None:
