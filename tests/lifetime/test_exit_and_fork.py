@@ -75,6 +75,16 @@ _lifetime._at_exit[_lifetime.Phase.CANCEL_EPOCHS] = fail
     assert "in a phase" in errors
 
 
+def test_what_is_called_when_an_object_is_dropped_is_not_called_at_the_exit() -> None:
+    script = """
+from threadloader._lifetime import when_dropped
+class Thing: pass
+thing = Thing()
+call = when_dropped(thing, print, "called")
+"""
+    assert run_child(script) == (0, "", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_the_locks_of_the_process_are_free_in_a_forked_child(spawn: Spawn) -> None:
     pytest.importorskip("torch")
