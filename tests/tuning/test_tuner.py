@@ -62,11 +62,20 @@ class Simulation:
         limits: How many threads there may be.
         outside: Seconds that the loop spends with each sample; threads work meanwhile.
         noise: Share by which the rate varies.
+        told: Share of a sample's seconds that is told: less where a few take far longer.
+        window: Samples that threads make ahead of a loop which does something else, too.
     """
 
-    def __init__(self, limits: Limits, outside: float = 0.0, noise: float = 0.0) -> None:
-        self.now = self.samples = self.loading = self.cpu = 0.0
-        self.outside, self.noise = outside, noise
+    def __init__(
+        self,
+        limits: Limits,
+        outside: float = 0.0,
+        noise: float = 0.0,
+        told: float = 1.0,
+        window: float = 0.0,
+    ) -> None:
+        self.now = self.samples = self.loading = self.cpu = self.ready = 0.0
+        self.outside, self.noise, self.told, self.window = outside, noise, told, window
         self.numbers: list[tuple[float, int]] = []  # when, and how many
         self.tuner = Tuner(lambda: self.now, lambda: self.cpu)
         self.tuner.serve(limits)
@@ -81,8 +90,10 @@ class Simulation:
             load = data(number)
             most = load.rate * (1 + self._rng.uniform(-self.noise, self.noise))
             if number:
-                rate = min(most, 1 / self.outside) if self.outside else most
+                made = most + self.ready / step
+                rate = min(made, 1 / self.outside) if self.outside else most
                 loading = 1 - rate * self.outside
+                self.ready = min(self.window, (made - rate) * step)
             else:
                 rate = 1 / (1 / most + self.outside)
                 loading = rate / most
@@ -91,7 +102,7 @@ class Simulation:
             self.loading += max(0.0, loading) * step
             self.cpu += load.cores * step * rate / most if number else 0.0
             if self.now >= self.tuner.due:
-                each = max(1, number) / load.rate
+                each = self.told * max(1, number) / load.rate
                 self.tuner.look(int(self.samples), self.loading, each, 1 / data(1).rate)
             if self.tuner.number != number:
                 self.numbers.append((self.now, self.tuner.number))
@@ -185,11 +196,37 @@ def test_on_a_hundred_cores_with_a_gil_a_few_begin_and_more_come_where_they_help
     assert loop.tuner.number == 128
 
 
-def test_a_loop_that_does_not_wait_tries_nothing() -> None:
-    loop = Simulation(default(), outside=5e-3)
+def computes_on_16(threads: int) -> Load:
+    return Load(500.0 * max(1, min(threads, 16)), float(min(threads, 16)))
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_a_loop_that_does_not_wait_has_as_few_threads_as_are_enough(has_gil: bool) -> None:
+    loop = Simulation(default(16, has_gil=has_gil), outside=10e-3, noise=0.04)
     loop.tuner.leave(2e-3)
-    loop.run(computes, 20.0)
-    assert loop.numbers == []
+    assert loop.tuner.number == 16
+    assert loop.run(computes_on_16, 2.0) >= 0.99 * 100
+    assert [number for _, number in loop.numbers] == [8, 4, 2, 1]
+    loop.outside = 1e-3  # it asks for more
+    loop.run(computes_on_16, 3.0)
+    assert loop.run(computes_on_16, 60.0) >= 0.98 * 1000
+    assert 2 <= loop.tuner.number <= 8
+
+
+def test_too_few_threads_are_tried_ever_more_rarely() -> None:
+    loop = Simulation(default(16), outside=1 / 3000, noise=0.04, told=0.05, window=900)
+    loop.tuner.leave(2e-3)
+    rates = [loop.run(computes_on_16, 60.0) / 3000 for _ in range(3)]
+    assert rates[0] >= 0.9
+    assert rates[-1] >= 0.97
+
+
+def test_threads_that_wait_for_a_network_stay_where_they_are_needed() -> None:
+    loop = Simulation(default(), outside=1e-3, noise=0.04)
+    loop.tuner.leave(1e-2)
+    loop.run(waits, 5.0)
+    assert loop.run(waits, 60.0) >= 0.98 * 1000
+    assert 16 <= loop.tuner.number <= 64
 
 
 @pytest.mark.parametrize("has_gil", [True, False])
