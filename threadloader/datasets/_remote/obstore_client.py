@@ -137,8 +137,9 @@ class ObstoreClient:
         prefix = re.split(r"[*[]", name, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(_expression(name)).fullmatch
         with _asking():
-            paths = (each["path"] for found in obstore.list(store, prefix) for each in found)
-            return [root + path for path in paths if matches(path)]
+            lists = list(obstore.list(store, prefix))
+        paths = (each["path"] for found in lists for each in found)
+        return [root + path for path in paths if matches(path)]
 
     def forget(self, url: str) -> None:
         """Ask again for a file's version when it is next read."""
