@@ -90,8 +90,7 @@ def compression_of(path: str) -> str:
     for ending, compression in _COMPRESSIONS.items():
         if name.endswith(ending):
             return compression
-    shown = shown_url(path) if is_url(path) else path
-    msg = f"{shown} is no shard: its name ends with none of {', '.join(_COMPRESSIONS)}"
+    msg = f"{shown_url(path)} is no shard: its name ends with none of {', '.join(_COMPRESSIONS)}"
     raise ValueError(msg)
 
 

@@ -39,9 +39,10 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment; ``?...`` stands for the query.
+    """Return a URL without user, password, query and fragment, and a path as it is.
 
-    In a chain of fsspec's, ``zip://a.csv::https://...``, this holds for each link.
+    ``?...`` stands for the query.  In a chain of fsspec's, ``zip://a.csv::https://...``, this holds
+    for each link.
     """
     return "::".join(_shown(*_split(part)) for part in _LINK.split(url))
 

@@ -118,8 +118,7 @@ def _names(pattern: str) -> Iterable[str]:
     """
     names = list(islice(_expanded(pattern), MOST + 1))
     if len(names) > MOST:
-        shown = shown_url(pattern) if is_url(pattern) else pattern
-        msg = f"{shortened(shown)} stands for more than {MOST:,} names"
+        msg = f"{shortened(shown_url(pattern))} stands for more than {MOST:,} names"
         raise ValueError(msg)
     return dict.fromkeys(names)
 

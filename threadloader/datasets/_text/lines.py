@@ -18,7 +18,7 @@ from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
-from threadloader.datasets._urls import is_url, shown_url
+from threadloader.datasets._urls import shown_url
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ def compression_of(path: str) -> str:
     """
     ending = path.lower().partition("?")[0].rpartition(".")[2]
     if ending in _NOT_READ:
-        shown = shown_url(path) if is_url(path) else path
-        raise ValueError(f"{shown}: of compressed text .gz and .zst are read, and no .{ending}")
+        raise ValueError(
+            f"{shown_url(path)}: of compressed text .gz and .zst are read, and no .{ending}"
+        )
     return {"gz": "gzip", "zst": "zstd"}.get(ending, "")
 
 
