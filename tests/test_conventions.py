@@ -129,9 +129,7 @@ def test_a_thread_has_a_name(path: Path) -> None:
 @every_module
 def test_nothing_sleeps_or_polls(path: Path) -> None:
     for name, call in _calls(_parse(path)):
-        # Another process writes what `top` shows, and can't tell it.
-        told = path == PACKAGE / "cli" / "top.py"
-        assert name != "sleep" or told, f"line {call.lineno}: wait on a condition"
+        assert name != "sleep", f"line {call.lineno}: wait on a condition"
         if name in WAITS:
             values = [*call.args, *(keyword.value for keyword in call.keywords)]
             limits = [value for value in values if isinstance(value, ast.Constant)]

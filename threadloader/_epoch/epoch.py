@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
-    from threadloader._tuning.tuner import Tuner
     from threadloader._work.copier import Copier
     from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import CallingThread, Workers
@@ -111,7 +110,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         TorchNames.__init__(self, settings, base_seed, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
         self._depth, self._ring = collation.depth, collation.ring
-        self._name, self._window = settings.name, settings.window
+        self._window = settings.window
         self._tally = tally
         self._number = number
         self._owns_workers = not settings.persistent_workers
@@ -263,7 +262,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._note_call(counted, now - entered)
+                    self._stats.note(counted, now - entered, self.moment)
             if failure is not None:
                 set_notes(failure.error, failure.notes, self._number)
                 raise failure.error
@@ -409,7 +408,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._ended = True
         self.cancel()  # for an epoch of no batches; others have ended their threads
         self._feed.end(finished=True)
-        warn_if_slow(self._stats, self._counted, self._setup())
+        setup = self._tuner, self._threads is not None, self._iterable
+        warn_if_slow(self._stats, self._counted, setup)
         raise StopIteration
 
     def _head(self) -> OpenBatch | FailedBatch | None:
@@ -510,7 +510,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._tune()
                 else:
                     patience.check(head, begun=self._begun)
-                    self._answer_if_asked()
             if isinstance(head, FailedBatch):
                 return head
             return next(filter(self._progress.has, self._deliverable(head)), head)
@@ -518,26 +517,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
-
-    def _note_call(self, counted: Deliveries, seconds: float) -> None:
-        """Note a call of ``next()`` that took long, or that ended when a snapshot is due."""
-        due = 0.0 < counted.due <= counted.latest
-        self._stats.note(counted, seconds, self.moment)
-        if due:
-            self._answer_if_asked()
-
-    def _answer_if_asked(self) -> None:
-        """Tell `threadloader top` what the epoch is in; called once a second."""
-        from threadloader._epoch.asked import answer, is_asked  # noqa: PLC0415  # not at once
-
-        if is_asked():
-            label = f"{self._name}, {type(self._dataset).__name__}"
-            counted = self.moment(), self._num_yielded
-            answer(label, self._stats, self._progress, self._setup(), *counted)
-
-    def _setup(self) -> tuple[Tuner, bool, bool]:
-        """Return what a verdict is told of the loader; see `Setup.of`."""
-        return self._tuner, self._threads is not None, self._iterable
 
     def _deliverable(self, head: OpenBatch) -> list[OpenBatch]:
         """Return the batches any of which may be delivered next."""

@@ -30,7 +30,6 @@ WARNED_SECONDS = 30.0  # without a batch, until the consumer is told; far more t
 MOST_STACKS = 3
 MOST_FRAMES = 20  # of a stack, the innermost
 _OURS = str(Path(__file__).parents[1])
-ASKED_SECONDS = 1.0  # of a wait, from one look whether `threadloader top` asks to the next
 
 
 class Patience:
@@ -66,14 +65,14 @@ class Patience:
         self._began = perf_counter()
         return self._timeout or None
 
-    def seconds(self, due: float) -> float:
-        """Return how long to wait until something is to be done.
+    def seconds(self, due: float) -> float | None:
+        """Return how long to wait until something is to be done; None for ever.
 
         Args:
             due: When the caller has to do something, on the clock.
         """
         until = min(due, self._began + min(self._warned, self._timeout or math.inf))
-        return min(ASKED_SECONDS, max(0.0, until - perf_counter()))
+        return None if until == math.inf else max(0.0, until - perf_counter())
 
     def check(self, head: OpenBatch | FailedBatch, *, begun: bool) -> None:
         """Warn, or raise, if the batch has taken too long.
@@ -140,10 +139,10 @@ def _plan_of(counters: Counters) -> object:
 def _described(counters: Counters, progress: Progress) -> str:
     """Return who is in what, and for how long."""
     seconds = perf_counter() - counters.task_began
-    return f"worker {counters.number} has been in {task_of(counters, progress)} for {seconds:.1f} s"
+    return f"worker {counters.number} has been in {_task(counters, progress)} for {seconds:.1f} s"
 
 
-def task_of(counters: Counters, progress: Progress) -> str:
+def _task(counters: Counters, progress: Progress) -> str:
     """Return what a thread is in, in words."""
     task = counters.task
     if type(task) is Ticket:
@@ -177,10 +176,10 @@ def _stack(frame: object) -> str:
     if frame is None:
         return ""
     frames = traceback.extract_stack(frame)  # type: ignore[arg-type]  # a frame, or None
-    users = list(dropwhile(is_ours, frames)) or frames  # all of it may be ours: a row is written
+    users = list(dropwhile(_is_ours, frames)) or frames  # all of it may be ours: a row is written
     return "\n" + "".join(traceback.format_list(users[-MOST_FRAMES:])).rstrip("\n")
 
 
-def is_ours(frame: FrameSummary) -> bool:
+def _is_ours(frame: FrameSummary) -> bool:
     """Whether a frame is one of the package's, or of the thread's beginning."""
     return frame.filename.startswith(_OURS) or Path(frame.filename).stem == "threading"
