@@ -105,7 +105,7 @@ def tests_torch(session: nox.Session) -> None:
 @nox.session(python="3.13")
 def newest(session: nox.Session) -> None:
     """Run the tests with the newest releases of all that the package can use, torch among them."""
-    install(session, ".[demo,prometheus,torch,zstd]", "test", upgrade=True)
+    install(session, ".[demo,torch,zstd]", "test", upgrade=True)
     run_pytest(session)
 
 

@@ -1,4 +1,4 @@
-"""Lightning: the trainer's loop, the samplers it injects, Fabric, and our callback for metrics."""
+"""Lightning: the trainer's loop, the samplers it injects, and Fabric."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ pytest.importorskip("lightning")
 
 import lightning as L  # noqa: N812  # its own name for itself
 import torch
-from lightning.pytorch.loggers.logger import Logger
 from torch.utils.data import DataLoader
 
 from clients.points import Points, lists, model
 from threadloader import ThreadLoader
-from threadloader.integrations.lightning import LoaderMetrics
 
 
 class Fitted(L.LightningModule):
@@ -79,39 +77,3 @@ def test_predictions_and_fabric_have_threads() -> None:
     fabric = L.Fabric(accelerator="cpu", devices=1)
     assert lists(fabric.setup_dataloaders(loader)) == lists(its)
     assert points.by_workers
-
-
-class Noted(Logger):
-    """A logger that keeps what it is given."""
-
-    name, version = "noted", 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.logged: list[dict[str, float]] = []
-
-    def log_metrics(self, metrics: dict[str, float], **_: Any) -> None:
-        self.logged += [metrics] if any("samples" in name for name in metrics) else []
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-def test_the_callback_logs_metrics_every_few_steps_and_at_the_end_of_an_epoch() -> None:
-    def logged(loaders: Any, callback: LoaderMetrics) -> list[dict[str, float]]:
-        logger = Noted()
-        trainer(logger=logger, log_every_n_steps=2, callbacks=[callback]).fit(Fitted(), loaders)
-        return logger.logged
-
-    loaders = [ThreadLoader(Points(), batch_size=2, threads=1) for _ in range(2)]
-    steps = 2 * len(loaders[0])
-    found = logged(loaders[0], LoaderMetrics())
-    assert len(found) == steps // 2 + 2
-    assert found[-1]["loader/epochs_total"] == 2.0
-    totals = [metrics["loader/batches_total"] for metrics in found]
-    assert totals == sorted(totals)
-    assert totals[-1] == steps
-    several = logged(loaders, LoaderMetrics(every_n_steps=1, prefix="data/"))
-    names = {name for metrics in several for name in metrics}
-    assert {"data/samples_total", "data/1/samples_total"} <= names
-    assert logged(DataLoader(Points(), batch_size=2), LoaderMetrics()) == []
