@@ -322,10 +322,6 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
     def _get_iterator(self) -> Epoch:  # type: ignore[override]  # the same
         """Return the iterator of a new epoch, whatever ``__iter__`` is overridden by."""
         settings = self._settings_now()
-        # Of a `SaveableDataLoader`, which asks torch's iterator to leave so many out.
-        skip = vars(self).get("_speechbrain_recovery_skip_to")
-        if skip is not None:
-            self._session.skip, self._speechbrain_recovery_skip_to = skip, None
         epoch = None
         if self._session.ahead is not None:
             from threadloader._session.ahead import take  # noqa: PLC0415  # few call `start`

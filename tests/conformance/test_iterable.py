@@ -96,11 +96,6 @@ def told_of_its_worker() -> Iterator[Any]:
     yield (None,) if info is None else (info.id, info.num_workers, info.seed)
 
 
-def pipe() -> Any:
-    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
-    return pipes.IterableWrapper(range(11)).shuffle().sharding_filter()
-
-
 STREAMS: dict[str, tuple[Callable[[], Any], list[int | None], tuple[int, ...]]] = {
     # The dataset, batch sizes, and numbers of workers.
     "every replica gives all": (partial(Made, lambda: iter(range(5))), [2], (0, 3)),
@@ -115,7 +110,6 @@ STREAMS: dict[str, tuple[Callable[[], Any], list[int | None], tuple[int, ...]]] 
     "a StopIteration": (partial(Made, lambda: broken(StopIteration)), [None, 3], (0, 2)),
     "a first row that fails": (partial(Made, lambda: broken(LookupError, 0)), [2], (0, 2)),
     "worker info": (partial(Made, told_of_its_worker), [None], (0, 3)),
-    "a data pipe": (pipe, [2], (0, 2)),
 }
 
 
@@ -129,6 +123,12 @@ def test_replicas_give_what_worker_processes_give(case: str, alike_workers: Alik
             return kinds(story(lambda loader: loader(make(), size), loader))
 
         alike_workers(run, *workers)
+
+
+def test_a_data_pipe_is_refused() -> None:
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+    with pytest.raises(TypeError, match="can't be a data pipe"):
+        ThreadLoader(pipes.IterableWrapper(range(11)), 2)
 
 
 def first_error(dataset: Any, make_loader: MakeLoader) -> tuple[str, type[Exception]]:

@@ -88,22 +88,3 @@ def test_collating_and_worker_init_fn_draw_what_they_draw_in_processes(
         return told(make(Replica(draw_all), 2, worker_init_fn=seed_worker, **arguments))
 
     alike_workers(run, 1, 2)
-
-
-def test_data_pipes_and_their_transforms_follow_a_seed_with_any_threads(spawn: Spawn) -> None:
-    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
-
-    def epochs(threads: int, seed: int) -> list[Any]:
-        pipe = pipes.IterableWrapper(range(12)).shuffle()
-        arguments: dict[str, Any] = {"transform": lambda row: (row, draw_all()), "seed": seed}
-        with ThreadLoader(pipe, 4, threads=threads, **arguments) as loader:
-            return [[picture(batch) for batch in loader] for _ in range(2)]
-
-    before = torch.get_rng_state().tolist()
-    first = epochs(0, 1)
-    assert torch.get_rng_state().tolist() == before, "the consumer is left alone"
-    torch.manual_seed(SEED)
-    for threads in (0, 1, 2, 5):
-        assert spawn(epochs, threads, 1).result(PATIENCE) == first
-    assert epochs(0, 2) != first
-    assert first[0] != first[1]

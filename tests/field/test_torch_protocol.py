@@ -2,9 +2,9 @@
 """torch's inner protocol, as frameworks use it: iterators, kept workers, and looks inside.
 
 What each framework reads or sets was found in the sources of its release of November 2026: ignite
-0.5.5, lightning 2.6.6, mmdet 3.3.0, torch_geometric 2.8.1, speechbrain 1.1.2, timm 1.0.31,
-torchdata 0.11.0, ultralytics 8.4.190.  Accelerate, datasets, deepspeed, fastai, mmengine, MONAI,
-skorch and transformers touch none of it, or on loaders of their own only.
+0.5.5, lightning 2.6.6, mmdet 3.3.0, torch_geometric 2.8.1, timm 1.0.31, torchdata 0.11.0,
+ultralytics 8.4.190.  Accelerate, datasets, deepspeed, fastai, mmengine, MONAI, skorch and
+transformers touch none of it, or on loaders of their own only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.acting import Acting
 
 from threadloader import ThreadLoader
 
@@ -229,36 +228,6 @@ def test_a_sampler_that_fails_does_so_for_who_takes_its_indices() -> None:
             assert next(iterator._sampler_iter) == [0]
             with pytest.raises(OSError, match=r"^$"):
                 next(iterator._sampler_iter)
-
-
-@pytest.mark.parametrize("options", THREADS, ids=str)
-def test_speechbrains_loader_goes_on_where_it_was_saved(options: dict[str, Any]) -> None:
-    class Saveable(ThreadLoader[Any]):  # speechbrain's SaveableDataLoader
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._speechbrain_recovery_skip_to: int | None = None
-            self._speechbrain_iterator: Any = None
-
-        def __iter__(self) -> Any:
-            self._speechbrain_iterator = super().__iter__()
-            return self._speechbrain_iterator
-
-    read: list[int] = []
-    dataset = Acting(12, read.append)
-
-    with Saveable(dataset, batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
-        iterator = iter(loader)
-        assert [next(iterator).tolist() for _ in range(2)] == [[11, 10], [9, 8]]
-        saved = loader._speechbrain_iterator._num_yielded
-        assert saved == 2
-    read.clear()
-    with Saveable(dataset, batch_size=2, sampler=list(range(11, -1, -1)), **options) as loader:
-        loader._speechbrain_recovery_skip_to = saved
-        assert batches(loader) == [[7, 6], [5, 4], [3, 2], [1, 0]]
-        assert loader._speechbrain_iterator._num_yielded == 6
-        assert loader._speechbrain_recovery_skip_to is None
-        assert sorted(read) == list(range(8))
-        assert len(batches(loader)) == 6
 
 
 NAMES = {

@@ -109,7 +109,7 @@ class Loading:
         # All below: guarded by _lock; others may read them.
         self.ended = 0  # samples that were loaded
         self.slowest = 0.0  # of them, in seconds
-        self.dataset = _torch.unwrapped(dataset)
+        self.dataset = dataset
         self.iterable = is_iterable(dataset)
         self._how, self._tell = dataset_copy, tell
         self._whole = not self.iterable and not _torch.has_getitem(self.dataset)

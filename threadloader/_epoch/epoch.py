@@ -72,7 +72,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         stats: Counts the batches that are delivered.
         counted: Of this epoch.
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
-        prepare: Called by `start`, before batches are planned.
         base_seed: Of the workers.
         number: Of the epoch in the loader's run, from 0.
         begun: Batches that were delivered before this epoch was resumed.
@@ -100,7 +99,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         stats: Stats,
         counted: Deliveries,
         device: Device | None,
-        prepare: Callable[[Progress], None] | None,
         base_seed: int,
         number: int,
         begun: int,
@@ -118,7 +116,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._counted = counted
         self._iterable = settings.iterable
         self._move = settings.move
-        self._prepare = prepare
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
@@ -177,8 +174,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 ``next()`` raises instead.
         """
         try:
-            if self._prepare is not None:
-                self._prepare(self._progress)
             if self._copier is not None:
                 self._copier.start()
             if self._threads is not None:

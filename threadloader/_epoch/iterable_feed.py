@@ -10,7 +10,6 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
 from threadloader._lifetime import DROPPED
 from threadloader._ranks.share import Part, named_ranks
 from threadloader._resume import Lane
@@ -240,7 +239,7 @@ def open_iterable_feed(
 ) -> IterableFeed:
     """Return the feed of one pass over an iterable dataset; see `open_feed`."""
     pools = [] if workers is None else workers.pools
-    datasets = [_torch.unwrapped(settings.dataset)]
+    datasets = [settings.dataset]
     if workers is not None:
         datasets = [replica.dataset for replica in workers.replicas]
     # With a transform one thread reads, and hands on to the others, which apply it.

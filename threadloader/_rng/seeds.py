@@ -141,18 +141,11 @@ class EpochDraws:
         self._base = base
         self._seeds = seeds
         self._start = None if seeded or generator is None else state_of(generator)
-        self._again = begun and not seeded  # whether the same is drawn as before
-        self._silent = self._again and generator is None
-        self._redraws = self._again and not self._silent and drawn["since"] == 0
+        # Whether the same is drawn as before.
+        again = begun and not seeded and generator is not None
+        self._redraws = again and drawn["since"] == 0
         self._has_base = "base" in drawn
-        self._shared: int | None = drawn.get("shared")
         self._state: dict[str, Any] | None = None
-
-    def shared_seed(self, dataset: object) -> int | None:
-        """Return the seed that the workers' data pipes shuffle with; None for no data pipe."""
-        if not self._silent:
-            self._shared = _torch.draw_shared_seed(dataset, self.generator)
-        return self._shared
 
     def seeds(self, *, kept: bool, rank: int = 0, replicas: bool = False) -> EpochSeeds:
         """Return the seeds of the epoch.
@@ -182,11 +175,6 @@ class EpochDraws:
         self._since = seeds.since
         return self._epoch
 
-    def draw_again(self, dataset: object) -> None:
-        """Draw the shared seed once more, as torch does with new workers."""
-        if not self._has_base or self._redraws:
-            _torch.draw_shared_seed(dataset, self.generator)
-
     def state(self) -> dict[str, Any]:
         """Return the draws, JSON-able."""
         if self.seeded:
@@ -195,8 +183,6 @@ class EpochDraws:
             state: dict[str, Any] = {"base": self._drawn_base, "since": self._since}
             if self._start is not None:
                 state["generator"] = encoded_state(self._start)
-            elif self._shared is not None:
-                state["shared"] = self._shared
             self._state = state
         return self._state | self._seeds.agreed_state()
 

@@ -94,7 +94,6 @@ def _obstacle(session: Session, settings: Settings) -> str | None:
         and is_users(settings.index_sampler),
         "the ranks of this loader begin an epoch together": share is not None
         and share.world_size > 1,
-        "a data pipe can't be put back": _torch.is_pipe(settings.dataset),
         "the loaded state has one of your own dataset": saved is not None and "dataset" in saved,
         "the workers' replicas are those of the epoch before": settings.iterable and kept.keeps,
         "workers are kept that are replaced, as something was set on the dataset since": workers
@@ -203,7 +202,6 @@ class Ahead:
         return basis | {
             (0, "what the sampler draws from"): _content(settings),
             (0, "the state to go on from"): session.run,
-            (0, "the number of batches to leave out"): session.skip,
             (0, "what is kept of the workers"): session.kept_workers.workers,
             (0, "how the epoch before has ended"): repr([lane.state() for lane in lanes]),
             (0, "the rank"): repr((share, rank_with_own_streams(settings, share))),

@@ -128,9 +128,15 @@ def is_iterable(dataset: Any) -> bool:
     """Whether ``dataset`` is read in its own order: torch's IterableDataset, or any iterable.
 
     Raises:
-        TypeError: It is neither iterable nor map-style, or it is a class.
+        TypeError: It is neither iterable nor map-style, or it is a class, or a data pipe.
     """
     _check_object("dataset", dataset)
+    if _torch.is_pipe(dataset):  # its workers would all read the whole
+        msg = (
+            "dataset can't be a data pipe, which threads don't shuffle and share out: give an "
+            "IterableDataset, or a map-style dataset"
+        )
+        raise TypeError(msg)
     if isinstance(dataset, _torch.IterableDataset):
         return True
     if any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__")):

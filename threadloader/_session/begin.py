@@ -35,7 +35,6 @@ from threadloader._work.workers import CallingThread, may_draw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._fetch.fetcher import Cancellable
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._ranks.share import Share
     from threadloader._resume import Position
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from threadloader._session.session import Session
     from threadloader._session.state import State
     from threadloader._settings import Settings
-    from threadloader._work.workers import Workers
 
 
 def begin(session: Session, settings: Settings) -> Epoch | None:
@@ -123,7 +121,6 @@ def _plan(
         _tell_of_epoch(settings.index_sampler, position, session)
     # 3. What is drawn before the first batch.
     draws = seeds.begin_epoch(seed, settings.generator, saved)
-    shared_seed = draws.shared_seed(settings.dataset)
     # 4. The sampler.
     sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
     # 5. Workers: those of the epoch before, or new ones.
@@ -134,14 +131,11 @@ def _plan(
     if votes is not None:
         undo.callback(votes.leave)
     if is_new and settings.num_workers:
-        # torch draws its base seed once more where it makes workers, and so do we.  It starts the
-        # sampler once more, too, which we do not: a sampler that draws as it is started would give
-        # another order with workers than without.
-        draws.draw_again(settings.dataset)
+        # torch starts the sampler once more where it makes workers, which we do not: a sampler that
+        # draws as it is started would give another order with workers than without.
         workers = session.kept_workers.make(settings, epoch_seeds.workers)
     if workers is not None and (is_new or settings.replicated):
         undo.push(partial(session.kept_workers.give_up, workers))
-    prepare = _prepared_pipes(settings, workers, shared_seed, new=is_new)
     # 6. The feed, which plans the batches.
     isolates = settings.isolate_rng and may_draw(settings)
     feed = open_feed(
@@ -175,7 +169,6 @@ def _plan(
         stats=session.stats,
         counted=counted,
         device=device,
-        prepare=prepare,
         base_seed=epoch_seeds.workers,
         number=position.epoch,
         begun=position.batches,
@@ -184,17 +177,6 @@ def _plan(
     order = None if sampler_pass is None else sampler_pass.order
     session.add(epoch, LastEpoch(position, draws, order, dataset))
     return epoch
-
-
-def _prepared_pipes(
-    settings: Settings, workers: Workers | None, shared_seed: int | None, *, new: bool
-) -> Callable[[Cancellable], None] | None:
-    """Return what `prepare_pipes` does of a data pipe; None if the dataset is none."""
-    if shared_seed is None:
-        return None
-    from threadloader._session.data_pipes import prepare_pipes  # noqa: PLC0415  # rarely needed
-
-    return prepare_pipes(settings, workers, shared_seed, new=new)
 
 
 def _tell_of_epoch(sampler: Any, position: Position, session: Session) -> None:

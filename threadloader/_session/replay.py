@@ -159,7 +159,6 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
     before = OrderStates(settings)
     try:
         draws = Seeds().begin_epoch(seed, settings.generator, state)
-        draws.shared_seed(settings.dataset)
         sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
         seeds = draws.seeds(kept=False, rank=rank or 0)
         assert sampler_pass is not None  # noqa: S101  # the dataset is not iterable

@@ -163,7 +163,6 @@ class Session:
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = lambda: None  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
-        self.skip = 0  # batches of a sampler that the next epoch leaves out, without a state
         self.ahead: Any = None  # the `Ahead` of an epoch that was begun before its `iter`, if any
         self.is_ahead = False  # whether it is the session in which that one began
 
@@ -229,9 +228,6 @@ class Session:
             position = Position(epoch, lanes, turn=len(lanes) - 1)
         if not (settings.iterable or position.lanes):
             position.lanes.append(Lane())
-        if self.skip and not settings.iterable:
-            position.lanes[0].batches = self.skip
-        self.skip = 0
         position.order = _dataset_order(settings.dataset, saved)
         position.broken_off = self.kept_workers.keeps and not position.lanes
         last = self.run.last

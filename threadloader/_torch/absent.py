@@ -33,7 +33,7 @@ def _no(*_: Any) -> bool:
 
 
 def _itself(value: Any) -> Any:
-    """Return the value: nothing is to be wrapped, nor was it."""
+    """Return the value: nothing is to be wrapped."""
     return value
 
 
@@ -42,13 +42,13 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-current_modes = default_generator = draw_shared_seed = open_rank_store = rank_and_world = _nothing
+current_modes = default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
 is_extended = is_module = is_pipe = is_shared = is_subset = permutes = _no
-as_iterable_dataset = unwrapped = _itself
+as_iterable_dataset = _itself
 array_of = dense_nbytes = stack_into = tensor_of = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
-generator_state = permutations = prepare_pipe = set_generator_state = _missing
+generator_state = permutations = set_generator_state = _missing
 get_worker_info = teach_worker_info = teach_num_threads = _missing
 
 

@@ -1,14 +1,12 @@
-"""torch's datasets, samplers and collating, and how its data pipes and ranks are shared out."""
+"""torch's datasets, samplers and collating, and how its ranks find each other."""
 
 from __future__ import annotations
 
 import os
 from datetime import timedelta
 from operator import attrgetter
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed
 from torch import Generator, Tensor
@@ -27,10 +25,8 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
-    dataloader,
     default_collate,
     default_convert,
-    graph_settings,
 )
 from torch.utils.data._utils import collate
 
@@ -58,7 +54,6 @@ __all__ = [
     "default_collate",
     "default_convert",
     "dense_nbytes",
-    "draw_shared_seed",
     "gives_whole_batches",
     "has_getitem",
     "is_dataset",
@@ -70,12 +65,10 @@ __all__ = [
     "open_rank_store",
     "permutations",
     "permutes",
-    "prepare_pipe",
     "rank_and_world",
     "stack_into",
     "tensor_of",
     "tensors_in",
-    "unwrapped",
 ]
 
 BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
@@ -263,20 +256,13 @@ def is_shared(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]
 
 
-# torch walks through a pipe by a hook on its class, and refuses a second walk at the same time.
-_walking = Lock()
 _inherited: Any = None  # the ranks' store of the process that this one was forked from
 
 
 @in_forked_child
 def _forget() -> None:
-    """In a forked child, make the lock anew, and leave the store to the parent.
-
-    Another thread may have held the lock; and parent and child would mix their requests up on the
-    store's one connection.
-    """
-    global _walking, _inherited  # noqa: PLW0603  # of the process, and this is a new one
-    _walking = Lock()
+    """In a forked child, leave the store to the parent: both would mix up its one connection."""
+    global _inherited  # noqa: PLW0603  # of the process, and this is a new one
     _inherited = None if rank_and_world() is None else _default_store()
 
 
@@ -324,39 +310,3 @@ def open_rank_store() -> Any:
 def is_pipe(dataset: object) -> bool:
     """Whether ``dataset`` is an iterable data pipe."""
     return isinstance(dataset, IterDataPipe)
-
-
-def unwrapped(dataset: Any) -> Any:
-    """Return a pipe without DataLoader's wrapper for pickling, which threads do not need."""
-    return getattr(dataset, "_datapipe", dataset) if is_pipe(dataset) else dataset
-
-
-def draw_shared_seed(dataset: object, generator: Any) -> int | None:
-    """Draw the seed of all workers' shuffling pipes, one for all ranks; None if there is no pipe.
-
-    Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
-    torch/utils/data/dataloader.py.
-    """
-    if not is_pipe(dataset):
-        return None
-    if isinstance(generator, np.random.Generator):
-        generator = torch.Generator().manual_seed(int(generator.integers(1 << 63)))
-    group = None
-    if rank_and_world() is not None:
-        group = torch.distributed.new_group(backend="gloo")
-    return int(dataloader._share_dist_seed(generator, group))  # type: ignore[no-untyped-call]
-
-
-def prepare_pipe(pipe: Any, seed: int, workers: int, number: int) -> None:
-    """Seed a worker's replica of a pipe and give it its shard, among all ranks' workers.
-
-    Args:
-        pipe: The replica; changed in place.
-        seed: The shared seed.
-        workers: Workers of this rank, at least 1.
-        number: This worker.
-    """
-    with _walking:
-        graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
-        ranks, rank = dataloader._get_distributed_settings()  # type: ignore[no-untyped-call]
-        graph_settings.apply_sharding(pipe, workers * ranks, number * ranks + rank)

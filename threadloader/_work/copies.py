@@ -55,7 +55,7 @@ def original_of(settings: Settings, opened: list[Change]) -> Original:
         opened: What samples have opened in the calling thread, for that thread alone.
     """
     how, copied = settings.dataset_copy, Copied(own_generators=settings.isolate_rng)
-    dataset = copy_dataset(_torch.unwrapped(settings.dataset), how, copied)
+    dataset = copy_dataset(settings.dataset, how, copied)
     init_fn = copy_function(settings.worker_init_fn, how, copied, "worker_init_fn")
     original = Original(dataset, _collate_fn(settings, copied), init_fn, how, copied)
     take_back(opened, copied)
@@ -88,15 +88,14 @@ def users_objects(original: Original, settings: Settings) -> Copied:
         return original.copied
     own = Copied()
     if settings.dataset_copy != "shared":
-        for each in (_torch.unwrapped(settings.dataset), settings.collate_fn):
+        for each in (settings.dataset, settings.collate_fn):
             own[id(each)] = each, None
     return own
 
 
 def exchanged(settings: Settings) -> Original:
     """Return what kept workers copy of a collate function that was exchanged since they began."""
-    dataset = _torch.unwrapped(settings.dataset)
-    return Original(dataset, settings.collate_fn, None, settings.dataset_copy, Copied())
+    return Original(settings.dataset, settings.collate_fn, None, settings.dataset_copy, Copied())
 
 
 def _collate_fn(settings: Settings, copied: Copied) -> Any:
@@ -166,7 +165,7 @@ def replicas_of(settings: Settings, workers: int) -> list[Original]:
 
 def _replica_of(settings: Settings, how: DatasetCopy) -> Original:
     copied = Copied(own_generators=settings.isolate_rng)
-    dataset, init_fn = _torch.unwrapped(settings.dataset), settings.worker_init_fn
+    dataset, init_fn = settings.dataset, settings.worker_init_fn
     twin, init_fn = _replicate(dataset, init_fn, how, copied)
     return Original(twin, _collate_fn(settings, copied), init_fn, settings.dataset_copy, copied)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
 from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.loaded import changes, memory, settled, snapshot
 from threadloader._fetch.object_copy import walked
@@ -73,7 +72,7 @@ class FirstSamples:
     def watch(self, dataset: Any) -> None:
         """Look at the user's objects, before samples are made, or the loop goes on."""
         self.begun = True
-        seen = snapshot(walked({"dataset": _torch.unwrapped(dataset)}), originals=True)
+        seen = snapshot(walked({"dataset": dataset}), originals=True)
         self._before = None if self.leaves else seen
         self._memory = [] if self.leaves else memory(seen)
         self._marks = [

@@ -580,7 +580,7 @@ class CallingThread:
             self._stream = WorkerStream(self._base_seed, 0)
             self._end = redirect_for(self._stream)
         if settings.iterable:
-            samples = ReadSamples(_torch.unwrapped(settings.dataset), settings.transform)
+            samples = ReadSamples(settings.dataset, settings.transform)
             return Worker(0, PLACE, self._counters, samples)
         dataset, copied, collate_fn = settings.dataset, None, seeded(settings.collate_fn, None)
         if collate_fn is settings.collate_fn:

@@ -133,7 +133,7 @@ def _arguments_of(loader: Any, threads: int | None) -> dict[str, Any]:
 
 def _why_torch(loader: Any) -> str | None:
     """Return why torch must load; None if threads may."""
-    context, dataset = loader.multiprocessing_context, _torch.unwrapped(loader.dataset)
+    context, dataset = loader.multiprocessing_context, loader.dataset
     if context is not None:
         return f"multiprocessing_context={context.get_start_method()!r} asks for processes"
     if not loader.num_workers:
