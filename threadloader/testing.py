@@ -20,8 +20,8 @@ def assert_thread_safe(
 ) -> None:
     """Fail a test if a dataset is not safe in the threads of a `ThreadLoader`.
 
-    It loads samples one by one, and then holds a thread at each place of a sample while another
-    loads samples.
+    It loads samples one by one, and then in many threads at once that change over as often as they
+    can.
 
     Args:
         dataset: The dataset.

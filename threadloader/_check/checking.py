@@ -1,4 +1,4 @@
-"""Checks a dataset: one sample after the other, and interleaved by force."""
+"""Checks a dataset: one sample after the other, and in many threads at once."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding, Line, Report
-from threadloader._check.interleaving import Interleaved, TwoThreads
 from threadloader._check.loading import HangError, Loading, WorkerThread
+from threadloader._check.many_threads import ROUNDS, ManyThreads
 from threadloader._check.serial import Serial
 from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 SECONDS = 120.0
-MOST_CHANGING = 2  # samples that change something, and are held
 
 
 class UncheckableError(ThreadLoaderError, ValueError):
@@ -47,8 +46,8 @@ def check(
         dataset_copy: As for `ThreadLoader`: what each worker has of it.
         indices: The samples to load; by default 16 that are spread over the dataset.
         name: For the report; by default that of the class.
-        seconds: At most, but for one try, once samples were loaded one by one.  What is left out
-            by then is a note of the report.
+        seconds: At most, but for one sample of each thread, once samples were loaded one by one.
+            What is left out by then is a note of the report.
         tell: Called with the number of samples that were loaded, in any thread.
 
     Raises:
@@ -77,7 +76,7 @@ class _Checking:
 
     Args:
         loading: Loads the samples.
-        seconds: For tries with two threads or more.
+        seconds: For tries with many threads.
     """
 
     def __init__(self, loading: Loading, seconds: float) -> None:
@@ -109,41 +108,37 @@ class _Checking:
             self.notes.append("the dataset has too many objects to look at all of them")
 
     def in_workers(self) -> None:
-        """Load samples in a worker's thread, and in two of which one is held."""
+        """Load samples in a worker's thread, and in many at once."""
         try:
-            self._in_two()
+            self._in_threads()
         except HangError:
-            self.findings.append(Finding("hang", "two threads that load at once do not end"))
+            self.findings.append(Finding("hang", "threads that load at once do not end"))
 
-    def _in_two(self) -> None:
-        with WorkerThread(0) as held, WorkerThread(1) as other:
-            two = TwoThreads(held, other, self._loading, self._expected)
-            serial = Serial(self._loading, two, self._expected)
+    def _in_threads(self) -> None:
+        with WorkerThread(0) as thread:
+            serial = Serial(self._loading, thread, self._expected)
             self.findings += serial.findings()
-            self.loads = self._loading.ended
-            self._end = perf_counter() + self._seconds
-            several = list(_held_with_others(serial))
-            tries = [Interleaved(two, keys) for keys in several[:1]]
-            tries += [Interleaved(two, keys, serial.recordings) for keys in several]
-            self.findings += filter(None, [each.first_wrong(self._is_over) for each in tries])
-        self.tried = sum(each.tried for each in tries)
-        left_out = sum(each.left_out for each in tries)
-        if left_out:
-            text = f"{left_out} places at which threads can meet were left out for lack of time"
+        self.loads = self._loading.ended
+        self._end = perf_counter() + self._seconds
+        many = ManyThreads(self._loading, self._expected, self._is_over)
+        wrong = many.first_wrong(serial.repeating, serial.writes)
+        self.tried = many.tried
+        if wrong is not None:
+            self.findings.append(wrong)
+        if many.left_out:
+            text = (
+                f"{many.left_out} of {ROUNDS} rounds of many threads were left out for lack of time"
+            )
             self.notes.append(text)
+        found = {each.name for each in self.findings}
+        names = [name for name in dict.fromkeys(w.name for w in serial.writes) if name not in found]
+        if names:
+            text = f"samples change what all workers share: {', '.join(names)}"
+            self.notes.append(f"{text}; nothing was seen to come out wrong by it")
 
     def _is_over(self) -> bool:
         """Whether there is no time left."""
         return perf_counter() >= self._end
-
-
-def _held_with_others(serial: Serial) -> Iterator[list[Any]]:
-    """Yield samples to be held, each with those that are loaded meanwhile: itself among others."""
-    keys = serial.repeating
-    changing = [key for key in keys if serial.recordings[key].writes]
-    for held in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
-        others = [key for key in reversed(changing) if key != held] or [*keys[:0:-1]]
-        yield [held, *others[:1], held, *others[:2][-1:]]
 
 
 def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:

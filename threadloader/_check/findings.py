@@ -93,11 +93,11 @@ class Report:
         findings: The reasons why it is not safe; none if nothing was found.
         notes: What could not be checked.
         loads: Samples that were loaded one by one.
-        interleavings: Places at which another thread loaded samples meanwhile.
+        together: Samples that many threads loaded at once.
     """
 
     dataset: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     loads: int = 0
-    interleavings: int = 0
+    together: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
@@ -78,7 +77,7 @@ class Twin(NamedTuple):
 
 
 class HangError(BaseException):
-    """Two threads wait for each other, and can't be stopped; nobody waits for them, either."""
+    """Threads wait for each other, and can't be stopped; nobody waits for them, either."""
 
 
 class Loading:
@@ -131,18 +130,19 @@ class Loading:
         except Exception:  # noqa: BLE001  # whatever refuses: an open file, a connection
             return None
 
-    def copies(self, *, unused: bool = False) -> tuple[Twin, Twin]:
-        """Return the copies that two workers have of the dataset.
+    def copies(self, number: int, *, unused: bool = False) -> list[Twin]:
+        """Return the copies that workers have of the dataset.
 
         Args:
+            number: Of workers.
             unused: Whether it is one of which no sample was loaded yet, if that can be had.
         """
         fresh = self._deep_copy(self._unused) if unused else None  # of None it is None
-        return self.copy(fresh), self.copy(fresh)
+        return [self.copy(fresh) for _ in range(number)]
 
     def sharing(self) -> Sharing:
         """Return what two workers share."""
-        one, other = self.copies()
+        one, other = self.copies(2)
         return Sharing(one.dataset, other.dataset)
 
     def copy(self, dataset: Any = None) -> Twin:
@@ -167,15 +167,12 @@ class Loading:
                 if self.ended == ended:
                     raise HangError from None
 
-    def load(
-        self, twin: Twin, key: Any, trace: Callable[..., Any] | None = None, number: int = 0
-    ) -> LoadedSample:
+    def load(self, twin: Twin, key: Any, number: int = 0) -> LoadedSample:
         """Load a sample in the calling thread.
 
         Args:
             twin: The worker's copy of the dataset.
             key: The index; of an iterable dataset, the number of the replica.
-            trace: For `sys.settrace`, while the user's code runs.
             number: Of the worker.
         """
         number = key if self.iterable else number
@@ -185,7 +182,7 @@ class Loading:
             if not self.iterable:
                 enter_sample_streams(SEED, self.keys.index(key), ())
             try:
-                sample = twin.generators.call(self._traced, twin.dataset, key, trace)
+                sample = twin.generators.call(self._sample, twin.dataset, key)
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 line = innermost(reversed(list(walk_tb(error.__traceback__))))
@@ -197,17 +194,10 @@ class Loading:
                     self.slowest = max(self.slowest, perf_counter() - begin)
                 self._tell(self.ended)
 
-    def _traced(self, dataset: Any, key: Any, trace: Callable[..., Any] | None) -> Any:
-        before = sys.gettrace()
-        if trace is not None:
-            sys.settrace(trace)
-        try:
-            if self.iterable:
-                return list(islice(iter(dataset), ITEMS))
-            return dataset.__getitems__([key]) if self._whole else dataset[key]
-        finally:
-            if trace is not None:
-                sys.settrace(before)
+    def _sample(self, dataset: Any, key: Any) -> Any:
+        if self.iterable:
+            return list(islice(iter(dataset), ITEMS))
+        return dataset.__getitems__([key]) if self._whole else dataset[key]
 
     def _keys(self, indices: Sequence[Any] | None) -> list[Any]:
         if self.iterable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._check.contents import contents, difference
 from threadloader._check.findings import Finding
@@ -11,9 +11,16 @@ from threadloader._check.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from threadloader._check.interleaving import TwoThreads
-    from threadloader._check.loading import LoadedSample, Loading
-    from threadloader._check.tracing import Recording
+    from threadloader._check.loading import LoadedSample, Loading, WorkerThread
+    from threadloader._check.sharing import SharedObject
+
+
+class Write(NamedTuple):
+    """A change of something that is shared, by a sample."""
+
+    key: Any
+    part: SharedObject
+    name: str
 
 
 class Serial:
@@ -21,28 +28,39 @@ class Serial:
 
     Args:
         loading: Loads the samples.
-        threads: The same in workers' threads.
+        thread: Of a worker.
         expected: The samples, as the calling thread has loaded them.
 
     Attributes:
-        recordings: Of each of them, loaded in a worker's thread.
+        writes: What samples leave changed of what workers share.
 
     Threads:
         all: the one that checks.
     """
 
     def __init__(
-        self, loading: Loading, threads: TwoThreads, expected: Mapping[Any, LoadedSample]
+        self, loading: Loading, thread: WorkerThread, expected: Mapping[Any, LoadedSample]
     ) -> None:
-        self._loading, self._threads, self._expected = loading, threads, expected
-        self.recordings: dict[Any, Recording] = {}
+        self._loading, self._thread, self._expected = loading, thread, expected
+        self.writes: list[Write] = []
         self._different: dict[Any, tuple[LoadedSample, str]] = {}
-        for key, recording, outcome in threads.recorded(loading.keys[::-1], unused=False):
-            self.recordings[key] = recording
-            text = outcome.difference(expected[key])
+        # With no limit: alone, it waits for no other thread.
+        thread.start(self._load_all).result()
+
+    def _load_all(self) -> None:
+        """Load all samples in the calling thread, the last one first; note what they change."""
+        twin, parts = self._loading.copy(), self._loading.sharing().parts
+        states = [part.state() for part in parts]
+        for key in self._loading.keys[::-1]:
+            outcome = self._loading.load(twin, key)
+            text = outcome.difference(self._expected[key])
             if text is not None:
                 self._different[key] = outcome, text
-        self._writes = [w for recording in self.recordings.values() for w in recording.writes]
+            for place, part in enumerate(parts):
+                before, state = states[place], part.state()
+                if state != before:
+                    states[place] = state
+                    self.writes.append(Write(key, part, part.name(before, state)))
 
     @property
     def repeating(self) -> list[Any]:
@@ -55,18 +73,17 @@ class Serial:
 
     def findings(self) -> Iterator[Finding]:
         """Yield what needs no second thread to be wrong."""
-        for key, recording in self.recordings.items():
-            for _, part, name, line in recording.writes:
-                if part.kind == "process-state":
-                    text = f"samples change {name}, for all threads"
-                    yield Finding(part.kind, text, line, None, name)
-                elif part.kind == "random-state":
-                    text = f"{name} is shared by all workers, and samples draw from it"
-                    yield Finding(part.kind, f"index {key!r}: {text}", line, key, name)
+        for key, part, name in self.writes:
+            if part.kind == "process-state":
+                text = f"samples change {name}, for all threads"
+                yield Finding(part.kind, text, None, None, name)
+            elif part.kind == "random-state":
+                text = f"{name} is shared by all workers, and samples draw from it"
+                yield Finding(part.kind, f"index {key!r}: {text}", None, key, name)
         overwritten = self._overwritten()
         if overwritten is not None:
             yield overwritten
-        elif self._different and all(write.part.kind != "random-state" for write in self._writes):
+        elif self._different and all(write.part.kind != "random-state" for write in self.writes):
             yield self._not_the_same()
 
     def _overwritten(self) -> Finding | None:
@@ -75,20 +92,21 @@ class Serial:
             path = difference(outcome.parts, contents(outcome.sample))
             if outcome.error is None and path is not None:
                 text = f"sample{path} of index {key!r} was different after others had been loaded"
-                writes = (each for each in self._writes if each.part.kind == "shared-container")
+                writes = (each for each in self.writes if each.part.kind == "shared-container")
                 write = next(writes, None)
                 if write is None:
                     return Finding("shared-buffer", text, None, key)
                 text += f": samples change {write.name}, which all workers share"
-                return Finding("shared-buffer", text, write.line, key, write.name)
+                return Finding("shared-buffer", text, None, key, write.name)
         return None
 
     def _not_the_same(self) -> Finding:
         """Return the finding that a sample was different when it was loaded again."""
         key, (outcome, text) = next(iter(self._different.items()))
         again = self._loading.load(self._loading.copy(), key)
-        ((_, wrong_there),) = self._threads.in_turn([key])
-        if again.difference(self._expected[key]) is None and wrong_there:
+        job = self._thread.start(self._loading.load, self._loading.copy(), key)
+        there = job.result().difference(self._expected[key])
+        if again.difference(self._expected[key]) is None and there is not None:
             text = f"index {key!r}: in a worker's thread, {text}"
             return Finding("thread-bound", text, outcome.line, key)
         iterators = (
@@ -96,7 +114,7 @@ class Serial:
             for part in self._loading.sharing().parts
             if part.kind == "shared-container" and isinstance(part.value, Iterator)
         )
-        name = next((write.name for write in self._writes), next(iterators, ""))
+        name = next((write.name for write in self.writes), next(iterators, ""))
         text = f"index {key!r}: loaded again, with the same seed, {text}"
         text += f"; samples change {name}, which all workers share" if name else ""
         return Finding("not-repeatable", text, outcome.line, key, name)

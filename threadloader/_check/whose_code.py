@@ -22,8 +22,8 @@ USER, LIBRARY, OURS = "user", "library", "ours"
 
 _DATASETS = os.path.dirname(datasets.__file__) + os.sep  # noqa: PTH120  # compared as text, often
 _PACKAGE = os.path.dirname(os.path.dirname(_DATASETS)) + os.sep  # noqa: PTH120  # the same
-# A thread that is held in one of these would hold up all others.
-_NEVER_HELD = (
+# Locks and queues are there for threads, and imports are of the process.
+_FOR_THREADS = (
     threading.__file__,
     queue.__file__,
     os.path.dirname(importlib.__file__) + os.sep,  # noqa: PTH120  # the same
@@ -35,7 +35,7 @@ def whose(filename: str) -> str:
     """Return whose code a file is; `OURS` counts what is never looked at."""
     path = os.path.abspath(filename)  # noqa: PTH100  # the same
     ours = path.startswith(_PACKAGE) and not path.startswith(_DATASETS)
-    if ours or filename.startswith("<frozen") or path.startswith(_NEVER_HELD):
+    if ours or filename.startswith("<frozen") or path.startswith(_FOR_THREADS):
         return OURS
     return USER if is_users(path) else LIBRARY
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 DESCRIPTION = """\
-Load samples of a dataset one by one, then with one thread held at each place while another loads
-samples; say what is not safe, where, and what to do.
+Load samples of a dataset one by one, then in many threads at once that change over as often as they
+can; say what is not safe, where, and what to do.
 The exit code is 0 if nothing was found, 1 if something was, 2 if there was nothing to check.
 """
 
@@ -50,7 +50,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=positive,
         default=120,
         metavar="S",
-        help="for tries with several threads (default: %(default)g)",
+        help="for tries with many threads (default: %(default)g)",
     )
     parser.set_defaults(run=run)
 
@@ -91,5 +91,5 @@ def _in_words(report: Report) -> str:
     count = len(report.findings)
     found = "nothing found" if not count else f"{count} finding{'s' * (count > 1)}"
     lines = [*map(str, report.findings), *(f"note: {note}" for note in report.notes)]
-    tried = f"{report.loads} samples loaded one by one, {report.interleavings} interleavings"
+    tried = f"{report.loads} samples loaded one by one, {report.together:,} by many threads"
     return "\n".join([*lines, f"{report.dataset}: {found} ({tried})"])
