@@ -129,7 +129,7 @@ def advice(found: dict[str, Any]) -> list[str]:
     free, decoders = python["free_threaded"], found["decoders"]
     faster = "leanjpeg-simple" if free else "simplejpeg"
     on, requested = gil["enabled"], gil["requested_by"]
-    old, no_pyc = python["version"].startswith("3.13."), "PYTHONDONTWRITEBYTECODE"
+    no_pyc = "PYTHONDONTWRITEBYTECODE"
     texts = {
         f"The GIL is on because of {requested}: unset it.": on and requested,
         "The GIL was switched on by an extension module, which CPython's RuntimeWarning names: use "
@@ -137,21 +137,11 @@ def advice(found: dict[str, Any]) -> list[str]:
         and not requested
         and free,
         "Python code of several threads takes turns on this build. Where samples are made in pure "
-        "Python, use a free-threaded build (3.14t or later).": on and not requested and not free,
-        "triton is installed, and switches the GIL on when torch imports it (for any optimizer): "
-        "uninstall it if you do not compile. With PYTHON_GIL=0 it can crash (triton#6721).": free
-        and not on
-        and find_spec("triton"),
+        "Python, use a free-threaded build.": on and not requested and not free,
         f"Modules that are not for this build: {', '.join(found['wrong_builds'])}. Install their "
         "packages anew, with this Python's pip.": found["wrong_builds"],
-        "Up to 3.14.3 this build keeps memory that one thread makes and another frees "
-        "(cpython#145615): use 3.14.4 or later.": free
-        and python["version"] in {f"3.14.{patch}" for patch in range(4)},
         f"Unset {no_pyc}: without .pyc files, threads of this build share constants, and can be "
         "slower than one.": free and found["variables"].get(no_pyc),
-        "dict.get on another thread's large dict takes 20 us: use 3.14, or d[key].": free and old,
-        "The newest NumPy and others have no wheels for 3.13t, so pip builds them from source: "
-        "install with pip's option --only-binary=:all:.": free and old,
         f"Install a fast JPEG decoder: pip install {faster} (extra: images).": decoders
         and set(decoders) <= {"pillow", "pillow-simd"},
         f"This process may use {cores['usable']} of {cores['machine']} cores: more threads gain "
