@@ -64,7 +64,7 @@ def _source() -> Source:
     bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
     names = (
         *("self_driving", "interference", "token_batches", "resuming"),
-        *("libraries", "gpu", "starting_ahead", "symptoms"),
+        *("libraries", "gpu", "symptoms"),
     )
     others = [_read(name) for name in names]
     return Source(Results.load(bench), Results.load(builds), *others)

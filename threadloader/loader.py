@@ -323,38 +323,9 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         """Return the iterator of a new epoch, whatever ``__iter__`` is overridden by."""
         settings = self._settings_now()
         epoch = None
-        if self._session.ahead is not None:
-            from threadloader._session.ahead import take  # noqa: PLC0415  # few call `start`
-
-            epoch = take(self._session, settings)
         while epoch is None:
             epoch = begin(self._session, settings)
         return epoch
-
-    def start(self) -> None:
-        """Begin the next epoch now and return; the next ``iter()`` goes on with it.
-
-        So its first batches are made, and copied to a ``device``, while you do something else:
-        compile the model, restore a checkpoint, validate.  Batches and all states are those without
-        this call.
-
-        It takes everything as it is now.  Where ``iter()`` finds that an attribute was set,
-        ``set_epoch()`` called, a state loaded or a seed changed, it begins the epoch anew, and logs
-        what has changed.  What you change in place in objects that workers share counts from the
-        next epoch begun.
-
-        It has no effect, and logs why, where it could not be taken back or there is no thread to
-        make batches, see docs/starting-ahead.md; nor where the epoch was begun already.
-
-        Raises:
-            As ``iter()``, which begins the epoch then.
-
-        Threads:
-            consumer, while no other thread calls ``iter()`` of this loader.
-        """
-        from threadloader._session.ahead import start  # noqa: PLC0415  # few call it
-
-        start(self._session, self._settings_now())
 
     def _settings_now(self) -> Settings:
         """Return what an epoch that begins now is set up for, once that is checked."""

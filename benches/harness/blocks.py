@@ -58,7 +58,6 @@ class Source:
         resuming: Of `benches.resuming`, likewise.
         libraries: Of `benches.libraries`, likewise.
         gpu: Of `benches.gpu`, likewise.
-        starting_ahead: Of `benches.starting_ahead`, likewise.
         symptoms: Of `benches.symptoms`, likewise.
     """
 
@@ -70,7 +69,6 @@ class Source:
     resuming: Mapping[str, Any] = field(default_factory=dict)
     libraries: Mapping[str, Any] = field(default_factory=dict)
     gpu: Mapping[str, Any] = field(default_factory=dict)
-    starting_ahead: Mapping[str, Any] = field(default_factory=dict)
     symptoms: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -418,22 +416,6 @@ def agreeing(source: Source) -> str:
     return table(header, rows)
 
 
-def starting_ahead(source: Source) -> str:
-    """Return how soon a first batch comes after a validation."""
-    if not source.starting_ahead:
-        return "Not measured yet."
-    rows = []
-    for label, told in source.starting_ahead.items():
-        for way, times in told["times"].items():
-            spreads = [
-                f"{median:.1f} ({lower:.1f} to {upper:.1f})"
-                for lower, median, upper in (times["first"], times["all"])
-            ]
-            rows.append([label, way, *spreads])
-    header = ["Python", "", "ms from `iter()` to the first batch", "ms of validation and epoch"]
-    return table(header, rows)
-
-
 def symptoms(source: Source, figure: str) -> str:
     """Return a figure of `benches.symptoms` by Python, way to load, and number of workers."""
     if not source.symptoms:
@@ -500,7 +482,6 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "packing": lambda source: batching.packing(source.token_batches),
     "resuming": lambda source: batching.resuming(source.token_batches),
     "going_on": going_on,
-    "starting_ahead": starting_ahead,
     "symptoms_memory": lambda source: symptoms(source, "mib"),
     "symptoms_start": lambda source: symptoms(source, "ms"),
     "agreeing": agreeing,

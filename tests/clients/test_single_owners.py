@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
 from support.worker_copies import THREADS, Meeting
 
 from threadloader import ThreadLoader
@@ -200,30 +197,3 @@ def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
     finally:
         if hasattr(handle, "close"):
             handle.close()
-
-
-def test_no_epoch_begins_ahead_beside_one_that_has_an_environment_open(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "threadloader")
-    lmdb_environment(tmp_path).close()
-
-    class Opens:
-        environment: Any = None
-
-        def __len__(self) -> int:
-            return SIZE
-
-        def __getitem__(self, index: int) -> int:
-            if self.environment is None:  # a process must not open it twice
-                self.environment = sys.modules["lmdb"].open(str(tmp_path / "it.lmdb"), lock=False)
-            with self.environment.begin() as transaction:
-                return len(transaction.get(b"%03d" % index))
-
-    with ThreadLoader(Opens(), 2, threads=2, timeout=PATIENCE, seed=1) as loader:
-        for start_behind in (1, 2, len(loader)):
-            for number, _ in enumerate(loader, 1):
-                if number == start_behind:
-                    loader.start()
-            loader.start()
-    assert sum("start() has no effect" in text for text in caplog.messages) >= 3

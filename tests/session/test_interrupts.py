@@ -36,7 +36,6 @@ FORMS = (
     "inline stream",
     "persistent",
     "transform",
-    "ahead",
     "unordered",
 )
 

@@ -87,7 +87,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "inline stream": {"threads": 0},
     "persistent": {"threads": 2, "persistent_workers": True},
     "transform": {"threads": 2, "transform": transformed},
-    "ahead": {"threads": 2},
     "unordered": {
         "threads": 2,
         "in_order": False,
@@ -98,17 +97,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 FORMS = list(OPTIONS)
 
 
-class Ahead(ThreadLoader[Any]):
-    """Begins each epoch ahead."""
-
-    def __iter__(self) -> Any:
-        self.start()
-        return super().__iter__()
-
-
 def make(form: str) -> Any:
     dataset: Any = Stream() if form in ("stream", "inline stream", "transform") else Rows()
-    return (Ahead if form == "ahead" else ThreadLoader)(dataset, 4, seed=5, **OPTIONS[form])
+    return ThreadLoader(dataset, 4, seed=5, **OPTIONS[form])
 
 
 def numbers(batch: Any) -> list[Any]:

@@ -81,8 +81,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
            batches come first, without a gap.
 
     Threads:
-        start: the caller of ``iter()``, or of the loader's ``start()``, once.
-        works_ahead, hand_over: the callers of ``start()``, and of the ``iter()`` that follows.
+        start: the caller of ``iter()``, once.
         next, close, cancel: shared; next is meant for one thread, the consumer.
         moment: shared.
     """
@@ -217,24 +216,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
     def ended(self) -> bool:
         """Whether it has no batches left, or was closed; stale as soon as it is read."""
         return self._ended or self._progress.cancelled
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there are batches to deliver, as far as is known; as stale."""
-        return not (self.ended or (self._planned_all and not self._batches))
-
-    @property
-    def works_ahead(self) -> bool:
-        """Whether threads make batches before they are asked for."""
-        return self._feed.eager and not self._here
-
-    def hand_over(self) -> None:
-        """Go on for the caller of ``iter()``, which is here only now, long after `start`."""
-        # All else is as it was when it had begun, its context variables, too.
-        self._tuner.leave_out(perf_counter() - self._counted.latest)
-        if self._first_samples is not None:
-            self._first_samples.watch(self._dataset)  # the end of another epoch forgets all
-        self._stats.begin_again(self._counted)
 
     def __next__(self) -> Any:
         take = count_as = failure = batch = None

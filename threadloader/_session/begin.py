@@ -149,7 +149,7 @@ def _plan(
         share=share,
     )
     undo.callback(feed.end)
-    counted = session.stats.begin_epoch(ahead=session.is_ahead)
+    counted = session.stats.begin_epoch()
     undo.callback(counted.end)
     calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
     feed.start(calling)
@@ -192,21 +192,11 @@ def _tell_of_epoch(sampler: Any, position: Position, session: Session) -> None:
     if state is not None:
         saved = SavedEpoch(lane.sampler_epoch, bool(state["begun"]), has_ended(state))
         tell_of_epoch(sampler, session.seen_number, saved)
-    elif not session.is_ahead:
-        warn_of_order(sampler, session)
+    else:
+        last = session.run.last
+        if last is not None and last.position.finished:
+            warn_of_same_order(sampler, session.seen_number)
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
-
-
-def warn_of_order(sampler: Any, session: Session) -> None:
-    """Warn if the epoch that is due has the order of the one before, as nobody called `set_epoch`.
-
-    Args:
-        sampler: Yields a batch's indices, or single ones.
-        session: Of the loader.
-    """
-    last = session.run.last
-    if last is not None and last.position.finished:
-        warn_of_same_order(sampler, session.seen_number)
 
 
 def open_sampler_pass(

@@ -32,7 +32,7 @@ class KeptWorkers:
         stats: Counts what workers do.
 
     Threads:
-        reuse, make, add, goes_on: planner only.
+        reuse, make, add: planner only.
         close, dismiss, forget, cancel: shared.
     """
 
@@ -56,17 +56,6 @@ class KeptWorkers:
     def keeps(self) -> bool:
         """Whether there are workers with which the next epoch continues."""
         return self._workers is not None and not self._workers.stopped
-
-    def goes_on(self, settings: Settings) -> bool:
-        """Whether an epoch goes on that the next one would harm, if that began to load now.
-
-        Args:
-            settings: Of the loader.
-        """
-        epochs = [epoch for epoch in self._epochs.all() if not epoch.ended]
-        if self._first_samples.open_once and not self.keeps:
-            return bool(epochs)
-        return (settings.is_default or self.keeps) and any(epoch.has_more for epoch in epochs)
 
     def reuse(self, settings: Settings) -> Workers | None:
         """Return the workers that were kept for this epoch; None if it needs new ones."""

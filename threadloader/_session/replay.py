@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import copy
 import operator
+import random
 import re
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from threadloader import _torch
 from threadloader._fetch.failure import epoch_of_note
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
-from threadloader._order.samplers import is_known
+from threadloader._order.samplers import is_known, known
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._resume import Lane, Position
-from threadloader._rng.seeds import EpochSeeds, Seeds
+from threadloader._rng.seeds import (
+    EpochSeeds,
+    Seeds,
+    encoded_state,
+    restore_generator,
+    state_of,
+)
 from threadloader._session.begin import open_sampler_pass
-from threadloader._session.order_states import OrderStates
 from threadloader._session.session import new_collation, new_ring
 from threadloader._work.open_batch import Pipeline, make_at_once, work_here
 from threadloader._work.progress import Progress
@@ -29,6 +39,8 @@ from threadloader._work.stats import Stats
 from threadloader._work.workers import CallingThread, may_draw
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader._order.tickets import PlannedBatch
     from threadloader._session.session import Session
     from threadloader._session.state import State
@@ -156,7 +168,7 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
     if seed is None and settings.generator is None:
         seed = state["draws"].get("agreed")
     rank = rank_with_own_streams(settings, share)
-    before = OrderStates(settings)
+    restore = _order_states(settings)
     try:
         draws = Seeds().begin_epoch(seed, settings.generator, state)
         sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
@@ -167,7 +179,7 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
         )
         drawn = list(islice(iter(planner.draw, None), max(batch + 1, check[0] if check else 0)))
     finally:
-        before.restore()
+        restore()
     if check is not None and (len(drawn) < check[0] or drawn[check[0] - 1].checkpoint != check[1]):
         raise ValueError(OTHER_ORDER)
     if not 0 <= batch < len(drawn):
@@ -176,6 +188,31 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
     plan = drawn[batch]
     assert plan is not None  # noqa: S101  # for the type checker
     return plan, seeds
+
+
+def _order_states(settings: Settings) -> Callable[[], None]:
+    """Return what puts all that an order is drawn from back to its present state."""
+    sampler = settings.index_sampler
+    own, number = known(sampler), epoch_of(sampler)
+    generators = (settings.generator, own and own.generator, _torch.default_generator())
+    legacy = np.random.get_state(legacy=False)  # noqa: NPY002  # the user's draw so
+    restores: list[Callable[[], object]] = [
+        partial(random.setstate, random.getstate()),
+        partial(np.random.set_state, legacy),
+        *(
+            partial(restore_generator, each, encoded_state(state_of(each)))
+            for each in generators
+            if each is not None
+        ),
+    ]
+    if number is not None:
+        restores.append(partial(tell_again, sampler, number))
+
+    def restore() -> None:
+        for each in restores:
+            each()
+
+    return restore
 
 
 def _with_own_sampler(settings: Settings, lane: Lane) -> Settings:

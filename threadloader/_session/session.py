@@ -132,7 +132,7 @@ class Session:
         agreement_of, renew, restore_dataset, next_position, lanes_between, add, put_back:
             compatible, with ``planning`` held.
         load, state: consumer.
-        close, throw_away, statistics: shared.
+        close, statistics: shared.
     """
 
     def __init__(self, settings: Settings, run: RunState) -> None:
@@ -163,8 +163,6 @@ class Session:
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = lambda: None  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
-        self.ahead: Any = None  # the `Ahead` of an epoch that was begun before its `iter`, if any
-        self.is_ahead = False  # whether it is the session in which that one began
 
     @property
     def is_here(self) -> bool:
@@ -256,25 +254,12 @@ class Session:
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
-    def twin(self) -> Session:
-        """Return one in which the next epoch begins ahead, while in this one none has begun."""
-        twin = copy.copy(self)
-        twin.kept_workers, twin.is_ahead = copy.copy(self.kept_workers), True
-        return twin
-
-    def throw_away(self) -> None:
-        """End the epoch that was begun before its `iter`, if there is one.  Idempotent."""
-        ahead, self.ahead = self.ahead, None
-        if ahead is not None:
-            ahead.end()
-
     def load(self, state: State | None) -> None:
         """Let the next epoch continue from a state, with new threads and replicas.
 
         Args:
             state: As `ThreadLoader.state_dict` returned it; None for the beginning.
         """
-        self.throw_away()
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         with self.planning:  # another thread may be about to begin an epoch
@@ -282,7 +267,6 @@ class Session:
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
-        self.throw_away()
         self.kept_workers.close()
         self.ring.clear()
 

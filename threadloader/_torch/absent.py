@@ -42,7 +42,7 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-current_modes = default_generator = open_rank_store = rank_and_world = _nothing
+default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
 is_extended = is_module = is_pipe = is_shared = is_subset = permutes = _no
 as_iterable_dataset = _itself

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
 __all__ = [
-    "current_modes",
     "get_worker_info",
     "grad_enabled",
     "inherited_modes",
@@ -54,7 +53,7 @@ def inherited_modes() -> Callable[[ExitStack], None]:
     Returns:
         Lets the calling thread have the same, until the stack is closed when it ends.
     """
-    grad, inference, autocast, cache, device, _ = current_modes()
+    grad, inference, autocast, cache, device = _modes()
     adopt_device = adopted_device()
 
     def adopt(life: ExitStack) -> None:
@@ -74,8 +73,8 @@ def inherited_modes() -> Callable[[ExitStack], None]:
     return adopt
 
 
-def current_modes() -> tuple[bool, bool, dict[str, Any], bool, torch.device | None, int]:
-    """Return what torch keeps for the calling thread; the last is its current device's index."""
+def _modes() -> tuple[bool, bool, dict[str, Any], bool, torch.device | None]:
+    """Return what torch keeps for the calling thread."""
     accelerator = torch.accelerator.current_accelerator()
     kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
     autocast = {
@@ -83,8 +82,7 @@ def current_modes() -> tuple[bool, bool, dict[str, Any], bool, torch.device | No
     }
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     cache, device = torch.is_autocast_cache_enabled(), _default_device()
-    index = torch.accelerator.current_device_index() if _accelerator_in_use() else 0
-    return grad, inference, autocast, cache, device, index
+    return grad, inference, autocast, cache, device
 
 
 def _default_device() -> torch.device | None:

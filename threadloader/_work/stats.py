@@ -239,7 +239,7 @@ class Stats:
     Threads:
         open, samples, total, snapshot, epoch, recent, busy: shared.
         retire: the worker that owns the record, once, as its last act.
-        begin_epoch, begin_again: planner.
+        begin_epoch: planner.
         note: consumer.
         copied: copier, or the consumer.
     """
@@ -256,10 +256,6 @@ class Stats:
         self._ended = Sums()  # of threads that ended; and of copying
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
         self._begun: Rows = []  # when the last epoch began; replaced whole
-        # Of an epoch that was begun before its ``iter()``: what was made until then, and what is
-        # told of the one before, if that had ended; replaced whole.
-        self._ahead: Rows | None = None
-        self._told: tuple[Sums, Sums] | None = None
         self._recent: deque[Sums] = deque(maxlen=RECENT)
 
     def open(self, number: int | None = None) -> Counters:
@@ -279,47 +275,24 @@ class Stats:
             self._open.remove(counters)
             self._ended = _added([VALUES(self._ended), VALUES(counters)])
 
-    def begin_epoch(self, *, ahead: bool = False) -> Deliveries:
+    def begin_epoch(self) -> Deliveries:
         """Return what counts the deliveries of an epoch that begins.
 
         A small epoch takes 200 us, so nothing is added up here that can be later.
-
-        Args:
-            ahead: Whether it is the last one only from `begin_again` on.
         """
         now = perf_counter()
-        self._told = None
-        if ahead and self.last is not None and self.last.used is not None:
-            self._told = self.epoch()
         with self._lock:
-            self._ahead = self._made() if ahead else None
-            told = self.last if ahead else None  # of it is told until ``iter()``
-            ended = (
-                each for each in self._deliveries if each.used is not None and each is not told
-            )
+            ended = (each for each in self._deliveries if each.used is not None)
             deliveries = next(ended, None)
             if deliveries is None:
                 deliveries = Deliveries()
                 self._deliveries.append(deliveries)
-            if ahead:
-                deliveries.begin(now)
-            else:
-                self._begin(deliveries, now)
+            self._begun = self._read(now)
+            self.epochs += 1
+            deliveries.begin(now)
+            self.last = deliveries
+            self._recent.clear()
         return deliveries
-
-    def begin_again(self, deliveries: Deliveries) -> None:
-        """Let an epoch that was begun ahead be the last one; what was made since is its own."""
-        with self._lock:
-            self._begin(deliveries, perf_counter())
-
-    def _begin(self, deliveries: Deliveries, now: float) -> None:
-        """Let an epoch be the last one.  Call with ``_lock`` held."""
-        self._begun = self._read(now, made=self._ahead)
-        self._ahead = self._told = None
-        self.epochs += 1
-        deliveries.begin(now)
-        self.last = deliveries
-        self._recent.clear()
 
     @property
     def latest(self) -> float:
@@ -379,9 +352,7 @@ class Stats:
 
     def epoch(self) -> tuple[Sums, Sums]:
         """Return what was counted before the last epoch, and by now or by its last batch."""
-        last, begun, told = self.last, self._begun, self._told  # unlocked: each read whole
-        if told is not None:
-            return told
+        last, begun = self.last, self._begun  # unlocked: each read whole
         if last is None:
             return (end := self.snapshot()), end
         used, since = last.used, last.waits_since  # once each: the epoch goes on meanwhile
@@ -406,24 +377,16 @@ class Stats:
         busy = [each for each in counters if each.task is not None]
         return sorted(busy, key=attrgetter("task_began"))
 
-    def _read(
-        self, now: float, used: tuple[float, int] | None = None, made: Rows | None = None
-    ) -> Rows:
+    def _read(self, now: float, used: tuple[float, int] | None = None) -> Rows:
         """Read all records.  Call with ``_lock`` held.
 
         Args:
             now: On the clock.
             used: As `process_use` has returned it; None to ask.
-            made: As `_made` has returned it; None to read these.
         """
         inline = sum(each.busy_seconds for each in self._deliveries)
         here = Sums(now, 0, *(used or process_use()), inline_seconds=inline)
-        rows = list(map(VALUES, (here, *self._deliveries)))
-        return rows + (self._made() if made is None else made)
-
-    def _made(self) -> Rows:
-        """Read the records of threads that make samples.  Call with ``_lock`` held."""
-        return list(map(VALUES, (self._ended, *self._open)))
+        return list(map(VALUES, (here, *self._deliveries, self._ended, *self._open)))
 
 
 def _added(rows: Iterable[tuple[Any, ...]]) -> Sums:
