@@ -10,7 +10,6 @@
 `remote_reads`      Ranges of a web server that takes its time.
 `rng`               What a random stream for each sample costs.
 `gpu`               Copies to a CUDA device; `gpu_checks` verifies batches there.
-`runner`            One loader, one workload: one line of figures.
 ==================  ==========================================================
 `workloads`         What is loaded: one dataset class a file.
 `loaders`           Who loads it: one rival a file.
