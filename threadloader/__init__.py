@@ -15,7 +15,6 @@ from threadloader.errors import (
     DataError,
     EmptyReplicaWarning,
     GilWarning,
-    InProcessWarning,
     RankError,
     RemoteError,
     SampleError,
@@ -26,6 +25,7 @@ from threadloader.errors import (
 )
 
 if TYPE_CHECKING:
+    from threadloader._fetch.handles import register
     from threadloader._order.token_batches import TokenBatches
     from threadloader._rng.streams import sample_rng, sample_seed
     from threadloader._session.session import Statistics
@@ -39,7 +39,6 @@ __all__ = [
     "DataError",
     "EmptyReplicaWarning",
     "GilWarning",
-    "InProcessWarning",
     "RankError",
     "RemoteError",
     "SampleError",
@@ -53,6 +52,7 @@ __all__ = [
     "get_worker_info",
     "pack",
     "profile",
+    "register",
     "sample_rng",
     "sample_seed",
 ]
@@ -65,6 +65,7 @@ _LAZY = {
     "get_worker_info": "threadloader._threads.worker_info",
     "pack": "threadloader.datasets._packing.packed",
     "profile": "threadloader._trace.ranges",
+    "register": "threadloader._fetch.handles",
     "sample_rng": "threadloader._rng.streams",
     "sample_seed": "threadloader._rng.streams",
 }

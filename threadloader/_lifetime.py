@@ -1,12 +1,13 @@
 """What happens when objects are dropped, the interpreter exits, or the process forks.
 
-At the interpreter's exit there are five phases:
+At the interpreter's exit there are six phases:
 
 1. `Phase.CANCEL_EPOCHS`: no thread starts any more, and no sample.
 2. `Phase.END_THREADS`: pools stop, and their threads are waited for, each within its limit.
 3. `Phase.CLOSE_INSTANCES`: the main thread closes its instance of each `PerThread`.
 4. `Phase.LEAVE_RANKS`: other ranks are told which epochs this one has left.
-5. `Phase.END_FINALIZERS`: nothing is called any more when an object is dropped.
+5. `Phase.END_COPIES`: objects that are copies for workers are dropped without a ``__del__``.
+6. `Phase.END_FINALIZERS`: nothing is called any more when an object is dropped.
 
 The order of imports does not matter: each owner names the phase in which it has something to do.
 Exit handlers that the user registered after this module was imported come before all phases, and
@@ -47,6 +48,7 @@ class Phase(Enum):
     END_THREADS = auto()
     CLOSE_INSTANCES = auto()
     LEAVE_RANKS = auto()
+    END_COPIES = auto()
     END_FINALIZERS = auto()
 
 

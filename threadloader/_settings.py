@@ -9,15 +9,13 @@ to the dataset and the sampler.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from threadloader._order.samplers import is_users
 from threadloader._order.tickets import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
     from threadloader._layout import Output
     from threadloader._order.tickets import TicketSize
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
     from threadloader._tuning.tuner import Tuner
 
+
+DatasetCopy = Literal["auto", "shared", "deep"]
 
 # The fields that are attributes of torch's loader, too; the others are arguments of ours.
 TORCHS = (
@@ -112,19 +112,8 @@ class Settings(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether batches are those of torch's default, which the calling thread makes.
-
-        So they are where the user chose neither a number of threads, nor what needs some.
-        """
+        """Whether the user chose neither a number of threads, nor what needs some."""
         return self.tunes_threads and not (self.iterable or self.needs_threads)
-
-    @property
-    def draws_ahead(self) -> bool:
-        """Whether batches are drawn from the sampler before they are asked for.
-
-        Not by default from a sampler of the user's, which may follow what the loop tells it.
-        """
-        return not self.is_default or self.window.fixed or not is_users(self.index_sampler)
 
     @property
     def batches(self) -> float:

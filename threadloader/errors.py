@@ -11,7 +11,6 @@ ThreadLoaderError
 ThreadLoaderWarning         (UserWarning)
 ├── EmptyReplicaWarning     a replica, or rank, of an iterable dataset gave nothing, and others did
 ├── GilWarning              a package switched the GIL on, on a build that can do without
-├── InProcessWarning        the calling thread makes all batches, as samples need your own objects
 └── SlowLoadingWarning      a loop waited for batches in a notable share of its time
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the
@@ -31,7 +30,6 @@ __all__ = [
     "DataError",
     "EmptyReplicaWarning",
     "GilWarning",
-    "InProcessWarning",
     "RankError",
     "RemoteError",
     "SampleError",
@@ -126,10 +124,6 @@ class EmptyReplicaWarning(ThreadLoaderWarning):
 
 class GilWarning(ThreadLoaderWarning):
     """A package switched the GIL on, on a build of Python that can do without."""
-
-
-class InProcessWarning(ThreadLoaderWarning):
-    """The calling thread makes all batches, from your own objects, as torch's default does."""
 
 
 class SlowLoadingWarning(ThreadLoaderWarning):

@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
-from threadloader._fetch.kinds import is_ours
+from threadloader._fetch.copy_rules import is_ours
 from threadloader._lifetime import end_thread_at_exit
 from threadloader._order.ranks import sampled_batches
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from threadloader._epoch.epoch import Epoch
-    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Samples
     from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Statistics
-    from threadloader._settings import Settings
+    from threadloader._settings import DatasetCopy, Settings
     from threadloader._torch import Dataset
 
 __all__ = ["ThreadLoader"]

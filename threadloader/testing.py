@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._settings import DatasetCopy
 
 __all__ = ["assert_thread_safe"]
 

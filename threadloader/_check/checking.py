@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._check.loading import LoadedSample
-    from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._settings import DatasetCopy
 
 
 SECONDS = 120.0

@@ -63,7 +63,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
         for number, part in enumerate(list(value)):
             yield f"[{number}]" if names is None else f".{names[number]}", part
     elif not (isinstance(value, _WITHOUT_PARTS) or _has_bytes(value) or callable(value)):
-        yield from ((f".{name}", part) for name, part, _ in attributes(value))
+        yield from ((f".{name}", part) for name, part in attributes(value))
 
 
 def _text(value: Any) -> str:

@@ -16,11 +16,8 @@ from threadloader import _torch
 from threadloader._check.contents import contents, difference
 from threadloader._check.sharing import Sharing
 from threadloader._check.whose_code import innermost
-from threadloader._fetch.dataset_copy import copy_dataset, deep_copy, large_data
-from threadloader._fetch.kinds import MEETING_POINTS
-from threadloader._fetch.object_copy import Copied
+from threadloader._fetch.copy_rules import copy_of
 from threadloader._fetch.own_generators import OwnGenerators
-from threadloader._fetch.parts import CONTAINERS, LARGE
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
@@ -31,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from threadloader._check.findings import Line
-    from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._fetch.own_copy import Copied
+    from threadloader._settings import DatasetCopy
 
 
 SEED = 17  # of all random streams
@@ -74,6 +72,7 @@ class Twin(NamedTuple):
 
     dataset: Any
     generators: OwnGenerators
+    copied: Copied  # keeps what weak references lead to
 
 
 class HangError(BaseException):
@@ -113,22 +112,8 @@ class Loading:
         self._how, self._tell = dataset_copy, tell
         self._whole = not self.iterable and not _torch.has_getitem(self.dataset)
         self.keys: list[Any] = self._keys(indices)
-        objects = Sharing(self.dataset, self.dataset).objects
-        meeting = [value for value in objects if isinstance(value, MEETING_POINTS)]
-        # Not an iterable dataset's: its replicas shuffle lists of their own.
-        large = [each for each in objects if isinstance(each, CONTAINERS) and len(each) > LARGE]
-        self._data = [*large_data(self.dataset), *meeting, *([] if self.iterable else large)]
-        # The end of a copy would close what the user's object has open.
-        closes = any(hasattr(type(value), "__del__") for value in objects)
-        self._unused = None if closes else self._deep_copy(self.dataset)
+        self._unused, self._kept = copy_of(self.dataset, dataset_copy)
         redirection()  # imported before there are threads
-
-    def _deep_copy(self, dataset: Any) -> Any:
-        """Return a copy with a state of its own, over the same data; None if it refuses."""
-        try:
-            return deep_copy(dataset, Copied(), self._data)
-        except Exception:  # noqa: BLE001  # whatever refuses: an open file, a connection
-            return None
 
     def copies(self, number: int, *, unused: bool = False) -> list[Twin]:
         """Return the copies that workers have of the dataset.
@@ -137,7 +122,7 @@ class Loading:
             number: Of workers.
             unused: Whether it is one of which no sample was loaded yet, if that can be had.
         """
-        fresh = self._deep_copy(self._unused) if unused else None  # of None it is None
+        fresh = self._unused if unused else None
         return [self.copy(fresh) for _ in range(number)]
 
     def sharing(self) -> Sharing:
@@ -147,11 +132,8 @@ class Loading:
 
     def copy(self, dataset: Any = None) -> Twin:
         """Return a worker's copy of the dataset, or of another."""
-        dataset = self.dataset if dataset is None else dataset
-        replica = self.iterable and self._how == "auto"
-        twin = self._deep_copy(dataset) if replica else None
-        twin = copy_dataset(dataset, self._how) if twin is None else twin
-        return Twin(twin, OwnGenerators(twin, None))
+        twin, copied = copy_of(self.dataset if dataset is None else dataset, self._how)
+        return Twin(twin, OwnGenerators(twin, None), copied)
 
     def result(self, future: Future[Any]) -> Any:
         """Return what a job returns while others run.

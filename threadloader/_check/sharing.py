@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader._check.contents import array_of
 from threadloader._check.whose_code import OURS, USER, whose
-from threadloader._fetch.kinds import MEETING_POINTS, Kind, kind_of
-from threadloader._fetch.parts import CONTAINERS, LARGE, attributes, parts
+from threadloader._fetch.copy_rules import is_meeting
+from threadloader._fetch.generators import is_generator_class
+from threadloader._fetch.own_copy import LARGE
+from threadloader._fetch.parts import CONTAINERS, attributes, parts
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def process_parts() -> list[SharedObject]:
 
 def _reader_of(value: Any) -> tuple[str, Callable[[Any], Any]] | None:
     """Return the kind of an object, and what reads its state; None for one with attributes."""
-    if kind_of(value) is Kind.GENERATOR:
+    if is_generator_class(type(value)):
         return "random-state", _generator
     if isinstance(value, dict):
         return "shared-container", _items
@@ -168,7 +170,7 @@ def _pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
 
 
 def _attributes(value: Any) -> Any:
-    return _pairs((name, part) for name, part, _ in attributes(value))
+    return _pairs(attributes(value))
 
 
 def _items(value: dict[Any, Any]) -> Any:
@@ -228,7 +230,7 @@ class Sharing:
         self.objects = [value for _, value in shared]
         found = [*process_parts(), *walk.parts.values()]
         for path, value in shared:
-            if not isinstance(value, MEETING_POINTS):
+            if not is_meeting(type(value)):
                 found += parts_of_object(value, path)
         self.parts = found[:MOST_PARTS]
         self.cut_off = walk.cut_off or len(found) > MOST_PARTS
@@ -257,7 +259,7 @@ class _Walk:
                 yield from ((f"a variable of {path}", part) for _, part in parts(value))
             if owner == USER:  # the variables of a library are its own affair
                 yield from self._of_globals(value.__globals__, _names_used(value.__code__))
-        elif not isinstance(value, (_torch.Tensor, *MEETING_POINTS)):
+        elif not (isinstance(value, _torch.Tensor) or is_meeting(type(value))):
             yield type(value).__qualname__, type(value)
             entries = isinstance(value, CONTAINERS)
             for name, part in parts(value):

@@ -269,7 +269,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             self._progress.cancel()
             return
         self._progress.close()
-        self._forget()
         self._last_sent = None
         self._batches = deque()  # not cleared: the consumer may be iterating over it
         self._calling.end()
@@ -333,7 +332,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if self._ended:
                 raise StopIteration
             self._check()
-            self._look_at_objects()
             if self._here and self._copier is None and not self._batches:
                 made = self._make_next()
                 if made is not None:
@@ -372,7 +370,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._work_here(head)
                 if self._threads is not None or self._copier is not None:
                     head = self._await(head)
-            head = self._in_doubt(head)
             if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
                 self._counted.batches += 1
             return head
@@ -415,16 +412,16 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         So what it draws from a generator that the loop draws from, too, does not depend on whether
         threads or the calling thread are faster.
         """
-        if self._plans_ahead:
+        if not self._here:
             self._fill()
-        elif self._draws_for_threads:
+        elif self._threads is not None:
             self._feed.draw_ahead(self._depth.room(self._window) - len(self._batches))
 
     def _plan(self) -> None:
         depth, given = self._depth, not self._here
         if self._tuner.number > self._tuner.limits.threads or depth.needed:
             depth.needed = self._needed()
-        room = max(depth.room(self._window), self._feed.least) if self._plans_ahead else 1
+        room = max(depth.room(self._window), self._feed.least) if not self._here else 1
         while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
             try:
                 batch = self._feed.plan(self._progress)
@@ -537,7 +534,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if perf_counter() >= self._due():
             self._tune()
         self._go_ahead()
-        if self._plans_ahead and not self._batches:
+        if not (self._here or self._batches):
             # Here and not at StopIteration, which a loop over len(loader) never reaches.
             self._ring.leave(self._progress)
             if self._owns_workers:

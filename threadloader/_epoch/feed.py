@@ -68,7 +68,6 @@ def open_feed(
         seeds.samples if isolates and (sampler_pass is not None or transforms) else None,
         settings.on_error,
         gathers=collation.direct and sampler_pass is not None,
-        exchanged=None if workers is None else workers.exchanged(settings),
     )
     if sampler_pass is None:
         # Most loaders read no iterable, and these modules are a tenth of the package's import.
@@ -82,7 +81,7 @@ def open_feed(
         whole_batches=settings.whole_batches,
     )
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
-    eager = settings.draws_ahead and (sampler_pass.order is not None or not position.restored)
+    eager = sampler_pass.order is not None or not position.restored
     pool = None if workers is None else workers.pools[0]
     return SamplerFeed(planner, pipeline, pool, position, eager=eager)
 

@@ -1,10 +1,9 @@
 """Whether the calling thread makes the batches of an epoch itself, and how it changes over.
 
     a batch is made when it is asked for -> samples take long -> threads take over, and work ahead
-    threads are no faster, or must not be -> they end what they have -> the calling thread goes on
+    threads are no faster -> they end what they have -> the calling thread goes on
 
-With the loader's default, the first samples are made from the user's own objects, as in torch; see
-`FirstSamples`.  How many threads there are then is the `Tuner`'s choice, of which 0 is one.
+How many threads there are is the `Tuner`'s choice, of which 0 is one.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime import DROPPED
 from threadloader._order.samplers import is_users
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
-from threadloader._work.open_batch import OpenBatch
 from threadloader._work.workers import runs_event_loop
 from threadloader.errors import ClosedError
 
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._order.tickets import PrefetchDepth
     from threadloader._settings import Settings
-    from threadloader._work.open_batch import FailedBatch
+    from threadloader._work.open_batch import FailedBatch, OpenBatch
     from threadloader._work.progress import Progress
     from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import CallingThread, Workers
@@ -81,14 +78,10 @@ class MadeHere:
         self._calling = calling
         self._progress = progress
         self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
-        self._draws_ahead = settings.draws_ahead
         self._is_users = not settings.iterable and is_users(settings.index_sampler)
         self._to_plan = settings.batches if workers is not None else math.inf
-        self._copies = settings.dataset_copy != "shared"
-        # Of batches that must be those that the calling thread would make; None of all others.
-        default = workers is not None and workers.is_default
-        self._first_samples = workers.first_samples if workers is not None and default else None
         self._tunes = workers is not None and workers.tunes
+        self._stays = workers is None or workers.stays
         # Whether the calling thread makes the batches; and whether threads end theirs first.
         self._here = workers is None or workers.begins_here
         self._draining = False
@@ -102,25 +95,6 @@ class MadeHere:
             self._resize(workers)
         elif not self._here:
             self._progress.threads = max(1, self._tuner.number)
-
-    @property
-    def _plans_ahead(self) -> bool:
-        """Whether batches are planned before they are asked for."""
-        return self._draws_ahead and not self._here
-
-    @property
-    def _draws_for_threads(self) -> bool:
-        """Whether the sampler is drawn as far ahead as for threads, lest the order tell who loads.
-
-        By default none but the user's own can tell; see `is_users`.
-        """
-        threads, draws_ahead = self._threads, self._draws_ahead
-        return draws_ahead and threads is not None and (self._is_users or not threads.is_default)
-
-    @property
-    def _stays(self) -> bool:
-        """Whether the calling thread makes all batches, for good."""
-        return self._first_samples is not None and self._first_samples.in_process
 
     def _due(self) -> float:
         """Return when the number of threads is to be looked at, on `perf_counter`."""
@@ -168,7 +142,7 @@ class MadeHere:
             made, plan = self._feed.make_next(self._calling, self._progress) or (None, None)
             if plan is not None and isinstance(made, tuple):
                 self._note(len(plan.indices), perf_counter() - started)
-                if self._draws_for_threads:
+                if self._threads is not None:
                     self._go_ahead()  # first, as where threads make the batch
                     self._depth.delivered(self._counted.nbytes - nbytes)
                 return made[0], plan
@@ -187,7 +161,7 @@ class MadeHere:
         if self._draining:
             self._draining = False
             self._tuner.begin_again()
-        if self._threads is None:
+        if self._stays:
             return True
         if self._entered >= self._due():
             self._tune()
@@ -196,13 +170,11 @@ class MadeHere:
         if not self._goes_on() and self._leave(self._sample_seconds()):
             return False
         # The first one may take long, and others while none is known to be fast: see `_work_here`.
-        return self._stays or (self._made_here > 0 and not self._tuner.tries_none)
+        return self._made_here > 0 and not self._tuner.tries_none
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
         tuner = self._tuner
-        if self._stays:
-            return True
         if runs_event_loop():
             return False
         if not self._took or tuner.prefers_here or tuner.tries_none:
@@ -211,9 +183,8 @@ class MadeHere:
         left = (self._to_plan - self._made_here) * seconds
         if seconds <= INLINE_SECONDS or left < START_SECONDS:
             return True
-        if not tuner.number and tuner.gains_nothing(self._sample_seconds()):
-            return True  # one thread may be tried: see `_tune`
-        return not self._may_leave()
+        # One thread may be tried: see `_tune`.
+        return not tuner.number and tuner.gains_nothing(self._sample_seconds())
 
     def _note(self, rows: int, seconds: float) -> None:
         """Note a batch that the calling thread has made."""
@@ -230,7 +201,7 @@ class MadeHere:
         rows, started = len(head.plan.indices), perf_counter()
         try:
             self._making = True
-            limited = self._threads is not None and not (self._stays or self._tuner.prefers_here)
+            limited = not (self._stays or self._tuner.prefers_here)
             bears = self._tuner.bears(rows)
             until = started + max(INLINE_SECONDS, bears) if limited else math.inf
             feed.work(calling, head, until)
@@ -240,7 +211,7 @@ class MadeHere:
             seconds = perf_counter() - started
             left = (self._to_plan - self._made_here - 1) * seconds
             long = seconds > max(ONE_TICKET_SECONDS, bears) and left >= START_SECONDS
-            if limited and long and self._may_leave():
+            if limited and long:
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
                 self._leave(seconds / (rows or 1))
             self._note(rows, seconds)
@@ -253,33 +224,28 @@ class MadeHere:
         feed, calling = self._feed, self._calling
         counters, rows = calling.worker.counters, len(head.plan.indices)
         try:
-            self._may_leave()  # what the first sample has opened is no state
             samples, started = counters.samples, perf_counter()
             feed.work(calling, head, started + INLINE_SECONDS)
             samples = counters.samples - samples
             seconds = (perf_counter() - started) / samples if samples else math.inf
             left = (self._to_plan - self._made_here) * rows * seconds
             short = left < START_SECONDS or self._tuner.gains_nothing(seconds)
-            if short or head.failure is not None:
+            ends = short or head.done or head.failure is not None or self._progress.cancelled
+            if ends or not self._leave(seconds, head):
                 feed.work(calling, head)
-            while not (head.done or self._progress.cancelled or self._may_leave()):
-                feed.work(calling, head, math.inf if self._stays else 0.0)
-            if head.done or self._progress.cancelled:
                 self._note(rows, perf_counter() - started)
-            elif not self._leave(seconds, head):
-                feed.work(calling, head)
         finally:
             self = head = feed = calling = DROPPED  # the same
 
     def _leave(self, seconds: float, begun: OpenBatch | None = None) -> bool:
-        """Let workers make the batches from here on; return False if they can't.
+        """Let workers make the batches from here on; return False if there are none.
 
         Args:
             seconds: That a sample takes, as far as is known.
             begun: The batch whose rest is for them.
         """
         workers = self._threads
-        if workers is None or not (self._may_leave() and workers.take_over()):
+        if workers is None:
             return False
         self._here = self._draining = False
         if not self._tuner.number or not self._tunes:
@@ -288,78 +254,10 @@ class MadeHere:
         if begun is not None:
             with suppress(ClosedError):  # by another thread: who waits finds that out
                 self._feed.give(begun)
-        if self._draws_ahead:
-            self._fill()
+        self._fill()
         return True
 
     def _resize(self, workers: Workers) -> None:
         """Let as many threads run as were found; at least one, whatever an epoch beside finds."""
         workers.resize(max(1, self._tuner.number))
         self._progress.threads = max(1, self._tuner.number)
-
-    def _may_leave(self) -> bool:
-        """Whether threads may take over; see `FirstSamples.may_leave`."""
-        first = self._first_samples
-        if first is None:
-            return True
-        return first.may_leave(self._dataset, self._calling.worker.counters.samples)
-
-    def _look_at_objects(self) -> None:
-        """Go on in the calling thread if the loop has set what copies of threads do not see."""
-        first = self._first_samples
-        copies = self._copies and (self._draining or not self._here)
-        name = first.changed_by_loop() if first is not None and copies else None
-        if first is not None and name is not None:
-            self._stay(partial(first.stay_changed, name))
-
-    def _in_doubt(self, batch: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
-        """Return a batch; made again by the calling thread if a sample has failed in another one.
-
-        Where none fails here, threads are not for these samples: one opens an event loop or sets a
-        signal, say, or is not thread-safe.
-        """
-        first = self._first_samples
-        made_here = self._here and not self._draining
-        if first is None or first.fails_in_process or made_here or runs_event_loop():
-            return batch
-        if not isinstance(batch, OpenBatch):
-            return batch
-        failed = [*batch.skipped, *filter(None, (batch.failure,))]
-        if not (failed and isinstance(failed[0].error, Exception)):
-            return batch
-        again = batch.anew()
-        try:
-            self._making = True
-            self._feed.work(self._calling, again)
-            batches = self._batches
-            with suppress(ValueError):  # `close` has emptied it
-                batches[batches.index(batch)] = again
-            if again.failure is not None or len(again.skipped) >= len(failed):
-                first.fails_in_process = True
-            elif first.fails_in_threads(failed[0].error):
-                self._stay(partial(first.stay_failed, failed[0].error), again)
-            return again
-        finally:
-            self._making = False
-            self = batch = again = failed = DROPPED  # an error of a sample keeps this frame
-
-    def _stay(self, say: Callable[[], None], *made: OpenBatch) -> None:
-        """Make all batches in the calling thread, those in flight anew.
-
-        Args:
-            say: Notes it.
-            made: What is made already.
-        """
-        self._here, self._draining = True, False
-        self._batches = deque(
-            batch.anew() if isinstance(batch, OpenBatch) and batch not in made else batch
-            for batch in self._batches
-        )
-        if self._progress.cancelled:  # by another thread, which has dropped what was there before
-            self._batches = deque()
-        say()
-
-    def _forget(self) -> None:
-        """Keep nothing of the user's alive: the epoch has ended."""
-        if self._first_samples is not None:
-            self._first_samples.forget()

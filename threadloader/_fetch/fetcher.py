@@ -26,7 +26,6 @@ from threadloader._rng.streams import enter_sample_streams, leave_streams, seedi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._fetch.object_copy import Copied
     from threadloader._order.tickets import PlannedBatch, Ticket
 
 
@@ -130,15 +129,18 @@ class Fetcher(Fetches):
     Args:
         dataset: This worker's own copy.
         whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
-        copied: What the worker has copies of; None for none, where the dataset is the user's own.
+        generators: Those of its objects; None where these are the user's own.
     """
 
     __slots__ = ("_arrays", "_whole_batches")
 
-    def __init__(self, dataset: Any, *, whole_batches: bool, copied: Copied | None = None) -> None:
+    def __init__(
+        self, dataset: Any, *, whole_batches: bool, generators: OwnGenerators | None = None
+    ) -> None:
         self._whole_batches = whole_batches
         self._arrays = arrays_of(dataset)
-        super().__init__(dataset, None if self._arrays else OwnGenerators(dataset, copied))
+        own = OwnGenerators(dataset, None) if generators is None else generators
+        super().__init__(dataset, None if self._arrays else own)
 
     def fetch(
         self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
@@ -184,7 +186,7 @@ class ReadSamples(Fetches):
     Args:
         dataset: The worker's replica, for `get_worker_info()`.
         transform: This worker's own copy, applied to each sample; None for none.
-        copied: As for `Fetcher`.
+        generators: Those of the transform; None where that is the user's own.
     """
 
     __slots__ = ("_transform",)
@@ -193,9 +195,11 @@ class ReadSamples(Fetches):
         self,
         dataset: Any,
         transform: Callable[[Any], Any] | None = None,
-        copied: Copied | None = None,
+        generators: OwnGenerators | None = None,
     ) -> None:
-        super().__init__(dataset, None if transform is None else OwnGenerators(transform, copied))
+        if transform is not None and generators is None:
+            generators = OwnGenerators(transform, None)
+        super().__init__(dataset, generators)
         self._transform = transform
 
     def fetch(

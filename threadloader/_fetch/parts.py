@@ -1,100 +1,99 @@
-"""What an object leads to: its attributes, what is in a container, what a function holds."""
+"""What objects are made of, read from their memory: attributes, slots, entries, a closure.
+
+By none of their own methods: a class may have a ``__getattr__`` that looks inside another object,
+and a ``__dict__`` or ``__class__`` that is not its own.
+"""
 
 from __future__ import annotations
 
 import functools
 import types
-from collections import deque
+import weakref
+from collections import OrderedDict, deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 
-OBJECTS = 10_000  # that are looked at, at most: what leads to more of them is data
-LARGE = 1000  # a container with more entries counts as data: paths, a vocabulary
-
-CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-# What leads to nothing and never changes; and the classes that objects have exactly, code included.
-NUMBERS = (bool, int, float, complex, str, bytes, np.generic, types.NoneType)
+# The classes of what leads to nothing and never changes.
 ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None), type, types.ModuleType})
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_POINTER = tuple.__itemsize__  # bytes
 
 
-def parts(value: Any) -> list[tuple[Any, Any]]:
-    """Return what an object leads to, by names that are the same in each copy of it.
+class Layout(NamedTuple):
+    """Where objects of a class keep what they have."""
 
-    A large container is data, and its entries are not looked at.
-    """
-    found: list[tuple[Any, Any]] = []
-    if isinstance(value, CONTAINERS):
-        found = entries(value) if len(value) <= LARGE else []
-    elif isinstance(value, types.FunctionType):
-        held = (*closure(value), *(value.__defaults__ or ()))
-        found = list(enumerate((*held, *(value.__kwdefaults__ or {}).values())))
-    elif isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
-        found = [("self", value.__self__)]
-    elif isinstance(value, functools.partial):
-        found = list(enumerate((value.func, *value.args, *value.keywords.values())))
-    # "__orig_class__": of `Counter[int]()`
-    return found + [(name, it) for name, it, _ in attributes(value) if name != "__orig_class__"]
+    dict_of: Callable[[Any], Any]  # returns the dict of an object's attributes; None for none
+    slots: tuple[types.MemberDescriptorType, ...]
+    hides_memory: bool  # that of a C class, beside a dictionary and slots
 
-
-def reached(
-    root: Any, onward: Callable[[Any], Iterable[tuple[Any, Any]]], most: float = OBJECTS
-) -> Iterator[Any]:
-    """Yield an object and all that it leads to, each once, but for numbers and texts.
-
-    Args:
-        root: The object.
-        onward: Returns what one of them leads to, as `parts`; asked after that one was yielded.
-        most: How many are yielded.
-    """
-    seen: dict[int, Any] = {}
-    found = [root]
-    while found and len(seen) < most:
-        value = found.pop()
-        if type(value) not in ATOMS and id(value) not in seen:
-            seen[id(value)] = value
-            yield value
-            found += [part for _, part in onward(value)]
+    @classmethod
+    def of(cls, kind: type) -> Layout:
+        """Return that of a class."""
+        slots = tuple(
+            each
+            for base in kind.__mro__
+            if "__slots__" in vars(base)
+            for each in vars(base).values()
+            if type(each) is types.MemberDescriptorType
+        )
+        size = object.__basicsize__ + _POINTER * len(slots)
+        # Where they are not negative, in front of the object.
+        size += _POINTER * ((kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0))
+        hides = kind.__basicsize__ != size or kind.__itemsize__ != 0
+        return cls(_dict_getter(kind), slots, hides)
 
 
-def entries(container: Any) -> list[tuple[Any, Any]]:
-    """Return keys and values of a container; others may put more in meanwhile."""
-    while True:
-        with suppress(RuntimeError):  # "mutated during iteration"
-            return list(container.items() if isinstance(container, dict) else enumerate(container))
+# What was found.  Two threads may find the same at once.
+_layouts: weakref.WeakKeyDictionary[type, Layout] = weakref.WeakKeyDictionary()
 
 
-def attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name and value of each attribute of the instance, and whether it is in a slot."""
-    # Not by getattr(): a class may have a ``__getattr__`` that looks inside another object.
-    read = object.__getattribute__
-    try:
-        names = read(value, "__dict__")
-    except (AttributeError, TypeError):  # TypeError: a class
-        names = {}
-    for name, part in list(names.items()):
-        yield name, part, False
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            private = slot.startswith("__") and not slot.endswith("__")
-            name = f"_{kind.__name__.lstrip('_')}{slot}" if private else slot
-            if name not in ("__dict__", "__weakref__"):
-                with suppress(AttributeError):  # it has no value
-                    yield name, read(value, name), True
+def layout_of(kind: type) -> Layout:
+    """Return where objects of a class keep what they have."""
+    found = _layouts.get(kind)
+    if found is None:
+        found = _layouts[kind] = Layout.of(kind)
+    return found
 
 
-def set_attribute(twin: Any, name: str, value: Any, *, is_slot: bool) -> None:
+def _dict_getter(kind: type) -> Callable[[Any], Any]:
+    for base in kind.__mro__:
+        found = vars(base).get("__dict__")
+        if type(found) is types.GetSetDescriptorType and found.__objclass__ is base:
+            return found.__get__
+    return _dict_by_name if kind.__dictoffset__ else _nothing
+
+
+def _dict_by_name(value: Any) -> Any:
+    """Return the dict of an object of a C class that has no descriptor for it."""
+    return object.__getattribute__(value, "__dict__")
+
+
+def _nothing(_: Any) -> None:
+    """Return the dict of an object that has none."""
+
+
+def attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each attribute of the instance, those in slots last."""
+    layout = layout_of(type(value))
+    names = layout.dict_of(value)
+    yield from dict.copy(names if isinstance(names, dict) else {}).items()  # not of a class
+    for slot in layout.slots:
+        with suppress(AttributeError):  # it has no value
+            yield slot.__name__, slot.__get__(value)
+
+
+def set_attribute(twin: Any, name: str, value: Any) -> None:
     """Set an attribute: of a frozen class, a module, or behind a property."""
-    if is_slot:
-        object.__setattr__(twin, name, value)
-    else:
-        twin.__dict__[name] = value
+    layout = layout_of(type(twin))
+    for slot in layout.slots:
+        if slot.__name__ == name:
+            slot.__set__(twin, value)
+            return
+    layout.dict_of(twin)[name] = value
 
 
 def shallow_copy(value: Any) -> Any:
@@ -104,9 +103,67 @@ def shallow_copy(value: Any) -> Any:
         TypeError: It is an instance of a class of C, a list say.
     """
     twin = object.__new__(type(value))
-    for name, part, is_slot in attributes(value):
-        set_attribute(twin, name, part, is_slot=is_slot)
+    for name, part in attributes(value):
+        set_attribute(twin, name, part)
     return twin
+
+
+def entries(container: Any) -> list[Any]:
+    """Return what is in a container now: pairs of a dict, or else entries.
+
+    Others may put more in meanwhile.
+    """
+    is_dict = isinstance(container, dict)
+    base: Any = next(base for base in (OrderedDict, *CONTAINERS) if isinstance(container, base))
+    while True:
+        with suppress(RuntimeError):  # "mutated during iteration"
+            return list(base.items(container) if is_dict else base.__iter__(container))
+
+
+def parts(value: Any) -> list[tuple[Any, Any]]:
+    """Return what an object leads to, with names that are the same in each copy of it."""
+    found: list[tuple[Any, Any]] = list(attributes(value))
+    if isinstance(value, CONTAINERS):
+        inside = entries(value)
+        found += inside if isinstance(value, dict) else enumerate(inside)
+    elif isinstance(value, types.FunctionType):
+        held = (*closure(value), *(value.__defaults__ or ()))
+        found += enumerate((*held, *(value.__kwdefaults__ or {}).values()))
+    elif isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+        found.append(("self", value.__self__))
+    elif isinstance(value, functools.partial):
+        found += enumerate((value.func, *value.args, *value.keywords.values()))
+    return found
+
+
+def state_of(value: Any) -> list[Any]:
+    """Return what an object holds: to see whether anything in it was set or added since."""
+    kind = type(value)
+    if kind is list or kind is set:
+        return list(kind.copy(value))
+    if kind is dict:
+        found = dict.copy(value)
+        return [*found, *found.values()]
+    if kind is types.CellType:
+        with suppress(ValueError):  # the variable has no value
+            return [value.cell_contents]
+        return []
+    return [each for pair in parts(value) for each in pair]
+
+
+def is_same(now: Any, before: Any) -> bool:
+    """Whether a part is the one that was there before; of numbers and texts, an equal one."""
+    return now is before or (type(now) is type(before) and type(now) in ATOMS and now == before)
+
+
+def is_flat(container: Any) -> bool:
+    """Whether a list, tuple, set or dict holds only what leads to nothing and never changes."""
+    while True:
+        with suppress(RuntimeError):  # "changed size during iteration"
+            if not ATOMS.issuperset(map(type, container)):
+                return False
+            values = container.values() if type(container) is dict else ()
+            return ATOMS.issuperset(map(type, values))
 
 
 def closure(function: types.FunctionType) -> list[Any]:

@@ -28,11 +28,11 @@ from threadloader.errors import checked_count, warn_user
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.failure import OnError
     from threadloader._layout import Output
     from threadloader._ranks.share import Uneven
     from threadloader._session.session import Session
+    from threadloader._settings import DatasetCopy
     from threadloader._torch.device import TargetDevice
 
     Check = Callable[[str, Any], Any]  # of a name and a value: returns what is kept, or raises

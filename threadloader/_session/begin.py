@@ -57,7 +57,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
                 saved = session.run.saved
                 over = saved is not None and has_ended(saved)
                 told = told_epoch(settings.index_sampler, session.seen_number) if over else None
-                seeds = _go_on(session, undo)
+                seeds = _go_on(session, settings, undo)
                 settings = settings._replace(move=None) if over else settings
                 epoch = _plan(session, settings, seeds, saved, undo)
             epoch.start()
@@ -73,22 +73,24 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
         epoch = DROPPED  # this frame stays with an error
 
 
-def _go_on(session: Session, undo: ExitStack) -> Seeds:
-    """Let the run go on to the next epoch, and return its seeds.
-
-    At once, for an epoch that the user's code begins meanwhile.
-    """
+def _go_on(session: Session, settings: Settings, undo: ExitStack) -> Seeds:
+    """Let the run go on to the next epoch, and return its seeds."""
     before, workers, seen = session.run, session.kept_workers.workers, session.seen_number
-    session.run = run = before.advanced()
+    seeds = session.advance(settings)
 
     def put_back() -> None:
         with session.planning:
-            if session.run.seeds is run.seeds:  # nobody has begun another one since
+            # Unless somebody has begun another one since.
+            if session.advancing is None:
+                is_latest = session.run.seeds is seeds
+            else:
+                is_latest = session.advancing.run.seeds is seeds
+            if is_latest:
                 session.put_back(before, workers)
                 session.seen_number = seen
 
     undo.callback(put_back)
-    return run.seeds
+    return seeds
 
 
 def _plan(

@@ -9,12 +9,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.process_wide import warn_of_process_wide
 from threadloader._lifetime import AtomicWeakSet, end_thread_at_exit
 from threadloader._threads.pool import join
 from threadloader._threads.worker_info import let_debuggers_take_turns
 from threadloader._tuning.tuner import gil_is_enabled
-from threadloader._work.first_samples import FirstSamples
+from threadloader._work.copies import Original, warn_of_shared
 from threadloader._work.workers import Workers
 from threadloader.errors import ClosedError
 
@@ -38,7 +37,8 @@ class KeptWorkers:
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
-        self._first_samples = FirstSamples()
+        self._original: Original | None = None  # what the workers of the last epoch have copied
+        self._opens_once = False  # whether samples open what a process must not open twice
         self._workers: Workers | None = None
         # Of an iterable that epochs share: the threads that were not seen to end.
         self._readers: tuple[ThreadGroup[Any], ...] = ()
@@ -66,8 +66,8 @@ class KeptWorkers:
         if settings.replicated:
             # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()
-        elif workers.is_outdated:  # an epoch that they load goes on with them
-            self.forget()
+        elif workers.original is not None and not workers.original.is_current(settings):
+            self.forget()  # an epoch that they load goes on with them
             return None
         workers.begin_again(self._stats.latest)
         return workers
@@ -86,7 +86,9 @@ class KeptWorkers:
         # After that, so that an epoch that is about to start its reader sees that it is cancelled.
         # Readers of all epochs: one that was cancelled before it began has waited for no other.
         readers = [group for group in self._readers if not group.gone] if shared else []
-        if self._first_samples.open_once:  # an environment of LMDB: until its worker has ended
+        if self._original is not None:
+            self._opens_once |= self._original.opens_once
+        if self._opens_once:  # an environment of LMDB: until its worker has ended
             ending = [group for group in self._groups.copy() if group.stopping]
             readers += [group for group in ending if not group.gone]
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
@@ -94,18 +96,25 @@ class KeptWorkers:
             from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # rare
 
             warn_of_the_gil()
-        of_samples = ("__getitem__", "__getitems__", "__iter__")
-        makers = (getattr(type(settings.dataset), name, None) for name in of_samples)
-        warn_of_process_wide(settings.worker_init_fn, *makers)
         let_debuggers_take_turns()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
-        workers = Workers(settings, base_seed, self._stats, self._first_samples, earlier)
+        original = None if settings.iterable else self._original_of(settings)
+        workers = Workers(settings, base_seed, self._stats, original, earlier)
         if shared:
             self._readers = (*readers, workers.pools[0].thread_group)
         # Unless user code, called just now, has begun another epoch.
         if settings.persistent_workers and not self.keeps:
             self._workers = workers
         return workers
+
+    def _original_of(self, settings: Settings) -> Original:
+        """Return what workers copy: that of the last epoch, if nothing was set since."""
+        original = self._original
+        again = settings.worker_init_fn is None and original is not None
+        if original is None or not (again and original.is_current(settings)):
+            self._original = original = Original(settings)
+            warn_of_shared(original.shared, default=settings.tunes_threads)
+        return original
 
     def add(self, epoch: Epoch) -> None:
         """Note an epoch, to be closed with the loader, and its threads, which `close` waits for."""
@@ -154,6 +163,7 @@ class KeptWorkers:
         for group in groups:
             group.stop()
         join(groups)
+        self._original = None
         self._forget_gone()
 
     def _forget_gone(self) -> None:

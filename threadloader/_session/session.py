@@ -30,6 +30,7 @@ from threadloader._resume import (
     snapshot,
     snapshot_between,
 )
+from threadloader._rng.seeds import encoded_state, state_of
 from threadloader._session.kept_workers import KeptWorkers
 from threadloader._work.stats import Stats, no_cache
 from threadloader.errors import StateError
@@ -99,6 +100,13 @@ class RunState(NamedTuple):
         return self._replace(seeds=self.seeds.copy(), last=None)
 
 
+class Advancing(NamedTuple):
+    """An epoch that is about to begin: a state saved meanwhile is that of before."""
+
+    run: RunState
+    generator: Any  # the state of the user's, before anything was drawn; None for none
+
+
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """What a loader has done so far; stale as soon as returned."""
@@ -129,7 +137,7 @@ class Session:
         1. The last epoch of ``run`` is the one that the kept threads and the seeds are of.
 
     Threads:
-        agreement_of, renew, restore_dataset, next_position, lanes_between, add, put_back:
+        agreement_of, renew, restore_dataset, next_position, lanes_between, advance, add, put_back:
             compatible, with ``planning`` held.
         load, state: consumer.
         close, statistics: shared.
@@ -152,6 +160,7 @@ class Session:
         # All below but what is only read in between: guarded by planning.
         self._pid = os.getpid()
         self.run = run
+        self.advancing: Advancing | None = None
         self.window = settings.window
         self.ring = new_ring(settings)
         self.collation = new_collation(settings, self.ring)
@@ -232,6 +241,18 @@ class Session:
         position.before = None if last is None else last.position.batches
         return position
 
+    def advance(self, settings: Settings) -> Seeds:
+        """Let an epoch draw its seeds; the run goes on to it when it is there, see `add`.
+
+        An epoch that the user's code begins meanwhile is the one after it.
+        """
+        run = self.run if self.advancing is None else self.advancing.run
+        given = settings.generator
+        self.advancing = Advancing(
+            run.advanced(), None if given is None or settings.seed is not None else state_of(given)
+        )
+        return self.advancing.run.seeds
+
     def add(self, epoch: Epoch, last: LastEpoch) -> None:
         """Note an epoch that is about to begin, to be closed with the loader.
 
@@ -241,7 +262,8 @@ class Session:
         """
         self.kept_workers.add(epoch)
         self._epoch = weakref.ref(epoch)
-        self.run = self.run._replace(last=last)
+        run = self.run if self.advancing is None else self.advancing.run
+        self.run, self.advancing = run._replace(last=last), None
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
         """Forget the epoch that was begun last, which did not come about.  Idempotent.
@@ -250,7 +272,7 @@ class Session:
             run: Where the run was before.
             workers: The workers that were kept then.
         """
-        self.run = run
+        self.run, self.advancing = run, None
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
@@ -286,6 +308,8 @@ class Session:
                 "draws": seeds.state(settings.generator, kept=kept),
                 "lanes": [lane.state() for lane in self.lanes_between(settings)],
             }
+            if self.advancing is not None and self.advancing.generator is not None:
+                state["draws"]["generator"] = encoded_state(self.advancing.generator)
             order = order_between(settings.index_sampler, settings.generator)
             if order is not None:
                 state["order"] = order
@@ -373,7 +397,7 @@ def _use_of_cache(dataset: Any) -> Callable[[], CacheUse | None]:
     for _ in range(10):
         if hasattr(type(dataset), "cache_use"):
             return dataset.cache_use  # type: ignore[no-any-return]
-        inner = (part for name, part, _ in attributes(dataset) if name == "dataset")
+        inner = (part for name, part in attributes(dataset) if name == "dataset")
         dataset = next(inner, None)
     return no_cache
 

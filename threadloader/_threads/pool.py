@@ -120,8 +120,8 @@ class ThreadGroup(Generic[W]):
     Threads:
         put: the planner or a reader.
         run_at_most: consumer.
-        take, stay_alone: worker only.
-        stop, wake: shared, also from finalizers; they take no lock.
+        take: worker only.
+        begin_all, stop, wake: shared, also from finalizers; they take no lock.
         threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
@@ -139,7 +139,7 @@ class ThreadGroup(Generic[W]):
         self._running = 0
         self._limit = sys.maxsize  # threads that may run jobs at once
         self._alone_seconds = alone_seconds
-        self._alone = int(alone_seconds > 0)  # jobs that are to run alone yet
+        self._alone = alone_seconds > 0  # whether the first job has not ended
 
     def put(self, work: Work[W]) -> None:
         """See `Pool.put`."""
@@ -189,10 +189,10 @@ class ThreadGroup(Generic[W]):
                     if woken is None:  # the first job takes long: it may wait for others
                         self._begin_all()
 
-    def stay_alone(self) -> None:
-        """Let the thread that runs the first job run one more before others begin."""
+    def begin_all(self) -> None:
+        """Let jobs run beside the first one, or without one."""
         with self._lock:
-            self._alone += self._alone == 1
+            self._begin_all()
 
     def stop(self) -> None:
         """See `Pool.stop`."""
@@ -218,15 +218,13 @@ class ThreadGroup(Generic[W]):
     def _came_back(self, *, ran: bool) -> None:
         """Count a thread as one that runs no job.  Call with ``_lock`` held."""
         self._running -= ran
-        if ran and self._alone == 1:
+        if ran:
             self._begin_all()
-        elif ran and self._alone:
-            self._alone -= 1
 
     def _begin_all(self) -> None:
         """Let jobs run beside the first one.  Call with ``_lock`` held."""
         if self._alone:
-            self._alone = 0
+            self._alone = False
             self._wake(self._room())
 
     def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
@@ -312,9 +310,7 @@ class Pool(Generic[W]):
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
         alone_seconds: See `ThreadGroup`.
-        first_job: Runs the first job of each thread, with the value of its context; returns whether
-            the first one of all is to be followed by one more that runs alone.  None for the job
-            itself.
+        late: Whether each thread makes its context when it has its first job, and not before.
 
     Threads:
         put: the planner or a reader.
@@ -335,7 +331,7 @@ class Pool(Generic[W]):
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
         alone_seconds: float = 0.0,
-        first_job: Callable[[Job[W], W], bool] | None = None,
+        late: bool = False,
     ) -> None:
         self._size = size
         self._first = first
@@ -343,7 +339,7 @@ class Pool(Generic[W]):
         self.thread_group: ThreadGroup[W] = ThreadGroup(exit_seconds, alone_seconds)
         # Nothing in it refers to the pool.
         self._make: Callable[[int], Thread] = partial(
-            _thread, self.thread_group, f"{name}-{role}", enter, self._failed, first_job
+            _thread, self.thread_group, f"{name}-{role}", enter, self._failed, late
         )
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
@@ -465,12 +461,12 @@ def _thread(
     name: str,
     enter: Callable[[int], AbstractContextManager[W]],
     failed: Callable[[int, BaseException], None],
-    first_job: Callable[[Job[W], W], bool] | None,
+    late: bool,
     number: int,
 ) -> Thread:
     """Return a thread, which is not started."""
     died = partial(_died, group, failed, number)
-    args = group, enter, number, died, first_job
+    args = group, enter, number, died, late
     thread = Joinable(target=_run, args=args, name=f"{name}-{number}", daemon=True)
     thread.died = died
     return thread
@@ -487,7 +483,7 @@ def _run(
     enter: Callable[[int], AbstractContextManager[W]],
     number: int,
     died: Callable[[BaseException], None],
-    first_job: Callable[[Job[W], W], bool] | None,
+    late: bool,
 ) -> None:
     """Run jobs until there are none; the body of each thread."""
     running = _running  # a child that a job forks has another
@@ -501,23 +497,22 @@ def _run(
             try:
                 mmap(-1, NEEDED).close()  # or an error, where native code would end the process
                 life.enter_context(stopped_by(group.ended))
+                job = group.take() if late else None
+                if late and job is None:
+                    return
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
                 ran = False
-                while running is _running and (job := group.take(ran=ran)) is not None:
-                    if ran or first_job is None:
-                        job(worker)
-                    elif first_job(job, worker):
-                        group.stay_alone()
-                    ran = True
-                    del job  # an idle thread keeps no batch alive
+                while running is _running and (job := job or group.take(ran=ran)) is not None:
+                    job(worker)
+                    ran, job = True, None  # an idle thread keeps no batch alive
             except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
                 BaseException.with_traceback(
                     error, error.__traceback__ and error.__traceback__.tb_next
                 )
                 insist(died, error)
     finally:
-        worker = first_job = DROPPED  # the same
+        worker = job = DROPPED  # the same
         _running.pop((group, number), None)
 
 

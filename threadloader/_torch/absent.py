@@ -44,9 +44,10 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
-is_extended = is_module = is_pipe = is_shared = is_subset = permutes = _no
+is_extended = is_module = is_pipe = is_shared = is_subset = is_trained = permutes = _no
+may_be_trained = owns_plain_memory = _no
 as_iterable_dataset = _itself
-array_of = dense_nbytes = stack_into = tensor_of = _missing
+array_of = dense_nbytes = stack_into = storage_of = tensor_of = view_of_storage = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
 generator_state = permutations = set_generator_state = _missing
 get_worker_info = teach_worker_info = teach_num_threads = _missing

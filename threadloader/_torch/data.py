@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed
 from torch import Generator, Tensor
-from torch.nn import Module
+from torch.nn import Module, Parameter
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -62,13 +65,18 @@ __all__ = [
     "is_pipe",
     "is_shared",
     "is_subset",
+    "is_trained",
+    "may_be_trained",
     "open_rank_store",
+    "owns_plain_memory",
     "permutations",
     "permutes",
     "rank_and_world",
     "stack_into",
+    "storage_of",
     "tensor_of",
     "tensors_in",
+    "view_of_storage",
 ]
 
 BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
@@ -254,6 +262,46 @@ def dense_nbytes(tensor: Tensor) -> int:
 def is_shared(value: object) -> bool:
     """Whether ``value`` is a tensor in memory that processes share."""
     return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]
+
+
+def owns_plain_memory(tensor: Tensor) -> bool:
+    """Whether a tensor is a view of strided memory of this process that nobody trains."""
+    if tensor.requires_grad or isinstance(tensor, UninitializedTensorMixin):
+        return False
+    plain = type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__ and _is_plain(tensor)
+    if not plain or tensor.is_quantized or tensor.is_nested:
+        return False
+    return not storage_of(tensor).is_shared()
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage:
+    """Return the memory of which a tensor is a view."""
+    return tensor.as_subclass(Tensor).untyped_storage()
+
+
+def view_of_storage(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    """Return a tensor of the same class, as the same view of another storage."""
+    bare = tensor.as_subclass(Tensor)
+    with torch.no_grad():
+        twin = torch.empty(0, dtype=bare.dtype, device="cpu")
+        twin.set_(storage, bare.storage_offset(), bare.size(), bare.stride())
+        if bare.is_conj():
+            twin = twin.conj()
+        if bare.is_neg():  # the imaginary part of a conjugated view, which nobody can make again
+            twin = torch.empty_strided(twin.size(), twin.stride(), dtype=twin.dtype).copy_(-twin)
+        if type(tensor) is Parameter:
+            return Parameter(twin, requires_grad=False)
+        return twin if type(tensor) is Tensor else twin.as_subclass(type(tensor))
+
+
+def may_be_trained(kind: type) -> bool:
+    """Whether objects of a class may be what a loop trains, or trains by."""
+    return issubclass(kind, (Module, Optimizer, LRScheduler))
+
+
+def is_trained(value: object) -> bool:
+    """Whether an object of such a class is."""
+    return not isinstance(value, Module) or any(it.requires_grad for it in value.parameters())
 
 
 _inherited: Any = None  # the ranks' store of the process that this one was forked from

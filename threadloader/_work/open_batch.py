@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from threadloader._threads.pool import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
-    from threadloader._work.copies import Original, Worker
+    from threadloader._work.copies import Worker
     from threadloader._work.progress import Progress
 
 
@@ -53,7 +53,6 @@ class Pipeline(NamedTuple):
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"
     gathers: bool = False  # whether batches take rows of arrays
-    exchanged: Original | None = None  # has another collate function than workers began with
 
 
 class OpenBatch(Awaited):
@@ -66,7 +65,6 @@ class OpenBatch(Awaited):
 
     __slots__ = (
         "_cutter",
-        "_dropped",
         "exhausted",
         "fetched",
         "filling",
@@ -92,7 +90,6 @@ class OpenBatch(Awaited):
         self.on_device: tuple[DeviceBatch, Event] | None = None
         self.pipeline = pipeline
         self.progress = progress
-        self._dropped = False  # only ever set
         self.fetched: list[Fetched] = []  # of its only ticket, if that was fetched before
         if begin:
             self.begin(plan)
@@ -125,7 +122,7 @@ class OpenBatch(Awaited):
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
-        ticket = None if self.progress.cancelled or self._dropped else self._cutter.cut()
+        ticket = None if self.progress.cancelled else self._cutter.cut()
         if ticket is None:
             return None
         return partial(_work, self, ticket)
@@ -133,11 +130,6 @@ class OpenBatch(Awaited):
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
-
-    def anew(self) -> OpenBatch:
-        """Return the batch as it was planned; workers take no further ticket of this one."""
-        self._dropped = True
-        return OpenBatch(self.plan, self.pipeline, self.progress)
 
     def take(self) -> Any:
         """Return the batch, which is done without a failure."""
@@ -164,6 +156,7 @@ def _work(batch: OpenBatch, ticket: Ticket, worker: Worker) -> None:
             if failure is None and not batch.filling.is_complete():
                 failure = _finish(batch.filling, batch.plan, batch.pipeline, worker, tracer)
             progress.collated(batch, failure)
+        worker.learn()
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
@@ -206,7 +199,7 @@ def _fill(
         if timing is not None:
             counters.timed(written, timing)
         return None
-    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+    except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = counters.task = None
@@ -306,11 +299,11 @@ def _finish(
             enter_batch_stream(pipeline.seed, plan.stream)
         if tracer is not None:
             tracer.begin("collate")
-        failed = call_for_batch(filling.finish, worker.collate_fn(pipeline.exchanged))
+        failed = call_for_batch(filling.finish, worker.collate_fn)
         if failed is None:
             return None
         return failure_of(failed[0], failed[1], plan, worker.place)
-    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+    except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         return failure_of(error, None, plan, worker.place)
     finally:
         if pipeline.seed is not None:
@@ -444,7 +437,7 @@ def _collated(
             failure = _finish(filling, plan, pipeline, worker)
         worker.counters.nbytes += filling.nbytes
         return (filling.take(),), failure
-    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+    except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         return (None,), failure_of(error, 0, plan, worker.place)
     finally:
         samples = plan = pipeline = filling = failure = DROPPED

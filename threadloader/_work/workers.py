@@ -3,31 +3,24 @@
 A map-style dataset has one pool, all of whose threads work on the oldest batch.  Each replica of
 an iterable dataset has a pool of one thread, so that it stays in its thread.
 
-The thread that calls ``next()`` is one, too, and makes batches when they are asked for.  Where the
-user chose no threads, or left the number to the loader, it loads from the user's own objects, as
-torch does in-process.  Where there is a number, it has copies, as any other worker.
+The thread that calls ``next()`` is one, too, and makes batches when they are asked for, from copies
+of its own, as any other worker.  Where the user chose no threads it loads from the user's objects,
+as torch does in-process.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from time import perf_counter
-from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of, is_data
-from threadloader._fetch.dataset_copy import copy_function
 from threadloader._fetch.failure import hint_of, set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher, ReadSamples
-from threadloader._fetch.loaded import changes, give, is_changed, settled, snapshot
-from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.own_generators import seeded
-from threadloader._fetch.parts import attributes
-from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import UNKNOWN_ROWS
 from threadloader._rng.isolation import (
@@ -44,36 +37,25 @@ from threadloader._threads.surroundings import Adopting, Surroundings
 from threadloader._threads.worker_info import Introduction, introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._tuning.tuner import Limits, gil_is_enabled
-from threadloader._work.copies import (
-    Worker,
-    copies_of,
-    exchanged,
-    named,
-    original_of,
-    replicas_of,
-    shared_parts,
-    users_objects,
-    warn_of_shared,
-)
+from threadloader._work.copies import Original, Worker, replicas_of
+from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from threading import Thread
 
     from threadloader._fetch.fetcher import Cancellable, Fetches
-    from threadloader._fetch.loaded import AttributesBefore, Change
+    from threadloader._fetch.learning import Learnt
     from threadloader._settings import Settings
-    from threadloader._threads.pool import Job, ThreadGroup
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._tuning.tuner import Tuner
-    from threadloader._work.copies import Original
-    from threadloader._work.first_samples import FirstSamples
+    from threadloader._work.copies import Own
     from threadloader._work.stats import Counters, Stats
 
 
 # How long a first job runs alone, at the most.  It may load what all others find loaded, a table of
 # gigabytes say; but it may also wait for others, and then all must run.  A choice, unmeasured.
 FIRST_SECONDS = 30.0
-_MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
 _PLAIN = frozenset({bool, bytes, float, int, str})
 
 
@@ -89,23 +71,22 @@ class Workers:
         settings: Of the loader; with at least one worker.
         base_seed: Of the workers.
         stats: Counts what they do.
-        first_samples: Of the loader.
+        original: What they copy; None of an iterable, of which each has a replica.
         earlier_readers: Threads that must have ended before a worker begins.
 
     Attributes:
         pools: The first one has worker 0.
         replicas: Of an iterable, each worker's; none otherwise.
-        is_default: Whether the user chose no number of threads: then batches must be those that the
-            calling thread would make.
         begins_here: Whether the calling thread makes the first batches.
+        stays: Whether it makes all of them.
         tunes: Whether another number of threads may be found than there is.
         num_workers: As workers are told.
         surroundings: One item: what workers adopt of the thread of the latest ``iter()``, such as
-            torch's grad mode.  By default it is read when workers take over from that thread.
+            torch's grad mode.
 
     Threads:
         begin_again: planner.
-        resize, ready, take_over, exchanged: consumer.
+        resize, ready, learn: consumer.
         all others: shared.
     """
 
@@ -114,41 +95,34 @@ class Workers:
         settings: Settings,
         base_seed: int,
         stats: Stats,
-        first_samples: FirstSamples,
+        original: Original | None,
         earlier_readers: tuple[Thread, ...] = (),
     ) -> None:
         # Without a transform an unsharded iterable has use for one thread only.
         alone = settings.unsharded and settings.transform is None
         limits = _limits(settings, 1 if alone else settings.num_workers)
+        # What workers would share one thread uses: this one, where the number is not chosen.
+        shares = original is not None and bool(original.shared) and not limits.is_fixed
+        if shares:
+            limits = limits._replace(threads=1, most=1)
+        self.stays = shares and not limits.least
         self.tuner = tuner = settings.tuner
         tuner.serve(limits, stats.latest)
-        self.first_samples = first_samples
-        self.is_default = settings.is_default and not limits.is_fixed
-        begins_here = not limits.least and _begins_here(settings, first_samples)
-        self.begins_here = begins_here
-        # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
-        self._settings = settings._replace(sampler=None, batch_sampler=None)
-        self._original: list[Original] = []  # what workers copy; empty until it was made
-        self._users: AttributesBefore | None = None  # of the objects that kept workers copied
-        threads_later = begins_here and self.is_default
-        self.surroundings = [] if threads_later else [Surroundings()]
-        self.replicas: list[Original] = []
-        if settings.iterable:
+        self.original = original
+        self._settings = settings
+        self.surroundings = [Surroundings()]
+        self.replicas: list[Own] = []
+        if original is None:
             self.replicas = replicas_of(settings, limits.threads)
-        elif not threads_later:
-            self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
-        self._meets = any(map(_leads_to_meetings, (*self._original, *self.replicas[:1])))
-        self.begins_here &= not self._meets
-        self.tunes = limits.least < limits.most and not self._meets
+        self._meets = original is not None and original.meets
+        here = not (limits.least or self._meets) and _begins_here(settings)
+        self.begins_here = self.stays or here
+        self.tunes = limits.least < limits.most and not (self._meets or self.stays)
         if not (self.begins_here or tuner.number):
             tuner.leave(0.0)
-        if self.is_default and not (self.begins_here and first_samples.begun):
-            first_samples.watch(settings.dataset)
-        if limits.most > 1 and not (self.is_default or _has_one_reader(settings, limits.threads)):
-            originals = self._original or self.replicas
-            warn_of_shared(shared_parts(originals[0], settings))
-        self._collate_fn = settings.collate_fn
+        # As long as they live, see `_pools`: an epoch that was left leads to no sampler.
+        self._settings = settings._replace(sampler=None, batch_sampler=None)
         # Of persistent workers the collate function may be exchanged.
         lasting = settings.persistent_workers or settings.worker_init_fn is not None
         draws = lasting or may_draw(settings)
@@ -162,14 +136,12 @@ class Workers:
             stats=stats,
             tuner=tuner,
             whole_batches=settings.whole_batches,
-            first_samples=first_samples,
-            loaded=[],
             draws=draws,
             isolates=draws and settings.isolate_rng,
             earlier_readers=earlier_readers,
             surroundings=self.surroundings,
-            original=self._original,
-            prepared=[(each, _reader(each, settings)) for each in self.replicas],
+            original=original,
+            replicas=self.replicas,
             startup=self.startup,
         )
         threads = limits.threads if limits.is_fixed else max(1, tuner.number)
@@ -179,11 +151,8 @@ class Workers:
         name, failed, enter = settings.name, self.startup.failed, partial(_enter, setup)
         if not settings.iterable:
             seconds = 0.0 if self._meets else self._alone_seconds(settings)
-            first_job = partial(_first_job, setup) if seconds else None
-            pool = Pool(
-                threads, name, enter, failed=failed, alone_seconds=seconds, first_job=first_job
-            )
-            return [pool]
+            late = not self.startup.awaited  # copies are made of what the first sample has left
+            return [Pool(threads, name, enter, failed=failed, alone_seconds=seconds, late=late)]
         if not _has_one_reader(settings, threads):
             return [Pool(1, name, enter, first=number, failed=failed) for number in range(threads)]
         read = partial(_enter, setup._replace(num_workers=1))
@@ -198,9 +167,16 @@ class Workers:
 
         The user's limit should not be used up by it.
         """
-        if self.first_samples.loads_nothing or settings.dataset_copy == "shared":
+        if self.original is None or self.original.has_learnt:
             return 0.0
         return min(FIRST_SECONDS, settings.timeout / 3) if settings.timeout else FIRST_SECONDS
+
+    def learn(self, own: Own) -> None:
+        """Give all workers what the calling thread has loaded by the first sample of all."""
+        if self.original is not None:
+            _note(self.original.learn(own), self.tuner)
+        for pool in self.pools:
+            pool.thread_group.begin_all()
 
     def begin_again(self, latest: float) -> None:
         """Begin one more epoch with the same threads, for the thread that calls this.
@@ -220,42 +196,6 @@ class Workers:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    @property
-    def original(self) -> Original:
-        """What workers copy; after `take_over`."""
-        return self._original[0]
-
-    def take_over(self) -> bool:
-        """Copy the user's objects for the workers, as they are now, unless that was done.
-
-        Returns:
-            False where batches must be those that the calling thread would make, and workers would
-            share something: it makes all of them then.
-        """
-        if not self.surroundings:
-            self._surround()
-        if self._original or self.replicas:
-            return True
-        opened = self.first_samples.opened
-        original = original_of(self._settings, opened)
-        if self.is_default and (shared := shared_parts(original, self._settings)):
-            self.first_samples.stay_shared(named(shared))
-            return False
-        self._original.append(original)
-        self._watch(original)
-        self.tuner.bound([change.name for change in opened if change.is_handle])
-        return True
-
-    def _watch(self, original: Original) -> None:
-        """Note the attributes of the user's objects, of which workers that are kept have copies."""
-        if self._settings.persistent_workers:
-            self._users = snapshot(users_objects(original, self._settings), originals=True)
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the user has set something since on the objects that were copied."""
-        return self._users is not None and is_changed(self._users)
-
     def resize(self, threads: int) -> None:
         """Let so many threads make samples, at least 1; of a map-style dataset."""
         try:
@@ -266,14 +206,6 @@ class Workers:
             most = max(1, len(self.pools[0].threads))
             self.tuner.cannot_exceed(most, f"no more can be started: {error!r}")
             self.pools[0].resize(most)
-
-    def exchanged(self, settings: Settings) -> Original | None:
-        """Return what workers copy of a collate function, if it was exchanged since they began."""
-        given, before = settings.collate_fn, self._collate_fn
-        # A bound method is another object each time; other objects may be equal and not the same.
-        if given is before or (type(given) is MethodType and given == before):
-            return None
-        return exchanged(settings)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -343,16 +275,12 @@ class _Setup(NamedTuple):
     stats: Stats
     tuner: Tuner
     whole_batches: bool
-    first_samples: FirstSamples
-    # What the first sample has set on the copies of its worker, that worker's counters, and its
-    # samples by then.
-    loaded: list[tuple[list[Change], Counters, int]]
     draws: bool  # whether code may run that draws random numbers
     isolates: bool  # and draws from streams of the samples
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     surroundings: list[Surroundings]  # see `Workers`
-    original: list[Original]  # its one item is what workers copy
-    prepared: list[tuple[Original, Fetches]]  # or each worker's replica, made at ``iter()``
+    original: Original | None  # what workers copy
+    replicas: list[Own]  # or each worker's, made at ``iter()``
     startup: Startup
 
 
@@ -375,32 +303,24 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     return Limits(num_workers, settings.max_threads if cheap else num_workers, has_gil, least)
 
 
-def _leads_to_meetings(original: Original) -> bool:
-    """Whether samples may meet at an object that a dataset leads to."""
-    own = (twin for _, twin in original.copied.values())
-    return any(isinstance(part, _MEETINGS) for twin in own for _, part, _ in attributes(twin))
-
-
-def _begins_here(settings: Settings, first_samples: FirstSamples) -> bool:
+def _begins_here(settings: Settings) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
     So it does as long as a batch costs less than handing it over, or threads were found to be
     slower: none is started.  So it does in an epoch that ends sooner than threads begin; and, if
-    the user chose no number of threads, where samples need the user's own objects, or may.
+    the user chose no number of threads, in the first epoch.
     """
-    if first_samples.in_process:
-        return True
     if runs_event_loop():
         return False
     if settings.tuner.tries:
         return not settings.tuner.number
-    if settings.tuner.prefers_here or (settings.is_default and not first_samples.leaves):
+    if settings.tuner.prefers_here:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
     rows, size = rows or unknown, settings.ticket_size
-    if not (size.seconds or settings.is_default):
-        return False
+    if not size.seconds:
+        return settings.is_default
     if not settings.tuner.number and settings.tuner.gains_nothing(size.seconds):
         return True
     return size.is_cheap(rows) or size.is_short(settings.batches, rows)
@@ -436,59 +356,40 @@ def _has_one_reader(settings: Settings, threads: int) -> bool:
     return settings.transform is not None and threads > 1
 
 
-def _reader(own: Original, settings: Settings) -> Fetches:
-    """Return what gives a worker samples of an iterable, which were read."""
-    transform = copy_function(settings.transform, own.how, own.copied, "transform")
-    return ReadSamples(own.dataset, transform, own.copied)
+def _note(learnt: Learnt, tuner: Tuner) -> None:
+    """Let there be no more threads than can be busy where each opens something for itself."""
+    if learnt.opened:
+        tuner.bound([*learnt.opened])
 
 
-def _first_job(setup: _Setup, job: Job[Worker], worker: Worker) -> bool:
-    """Run the first job of a worker, with what the first one of all has loaded.
-
-    That one runs alone; so does one more where it has loaded something, which shows whether that is
-    data that nobody writes.  What it has opened each worker opens for itself, and then more threads
-    than twice the cores are a choice for the user.
-    """
-    copied, worker.copied = worker.copied or Copied(), None
-    counters = worker.counters
-    try:
-        if setup.loaded:
-            found, first, then = setup.loaded[0]
-            if first.samples > then:  # otherwise nobody knows whether the next one writes it
-                give(settled(found), copied)
-            job(worker)
-            return False
-        before, started = snapshot(copied), perf_counter()
-        job(worker)
-        loaded = changes(before)
-        setup.loaded.append((loaded, counters, counters.samples))
-        data = any(change.is_data for change in loaded)
-        if data:
-            counters.first_use_seconds += perf_counter() - started
-        setup.first_samples.loads_nothing = not (data or any(each.is_handle for each in loaded))
-        setup.first_samples.open_once |= any(is_shared(change.value) for change in loaded)
-        setup.tuner.bound([change.name for change in loaded if change.is_handle])
-        return data
-    finally:
-        setup = job = copied = before = loaded = found = DROPPED  # an error keeps this frame
+def _learn(setup: _Setup, own: Own, counters: Counters) -> None:
+    """Give all workers what the first sample of all has loaded, if this was it."""
+    original = setup.original
+    if original is not None and not original.has_learnt:
+        learnt = original.learn(own)
+        _note(learnt, setup.tuner)
+        if learnt.loads:
+            counters.first_use_seconds += counters.fetch_seconds
 
 
 @contextmanager
 def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
     """The context of a worker thread's setup."""
-    own = fetcher = None
+    own: Own | None = None
+    fetcher: Fetches | None = None
     counters = setup.stats.open(number)
     try:
         for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_threads(1)
-        if setup.prepared:
-            own, fetcher = setup.prepared[number]
+        if setup.original is None:
+            own = setup.replicas[number]
+            fetcher = ReadSamples(own.dataset, own.transform, own.generators)
         else:
-            own = copies_of(setup.original[0])
+            own = setup.original.take()
             whole = setup.whole_batches
-            fetcher = Fetcher(own.dataset, whole_batches=whole, copied=own.copied)
+            fetcher = Fetcher(own.dataset, whole_batches=whole, generators=own.generators)
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
         rng = Current() if stream is None or setup.isolates else stream
         with (
@@ -502,15 +403,18 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
                 counters.task = None
                 setup.startup.begun(number, error)
                 error = DROPPED
+            learns = None if setup.original is None else partial(_learn, setup, own, counters)
             yield Worker(
-                number, f"worker {number}", counters, fetcher, own.copied, own.collate_fn, adopt
+                number, f"worker {number}", counters, fetcher, own.collate_fn, adopt, learns
             )
     finally:
+        if own is not None and setup.original is not None:
+            setup.original.give_back(own)
         # A thread's end would do it, too, but by then it has neither a name nor storage.
         close_here()
         setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
-        own = fetcher = setup = DROPPED
+        own = fetcher = setup = learns = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
@@ -528,6 +432,7 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
 
 
 PLACE = "the calling thread"
+ENDED = "this iterator was closed; iter(loader) starts a new one"
 
 
 class CallingThread:
@@ -561,6 +466,8 @@ class CallingThread:
         self._isolated = isolated_here if settings.iterable else isolated_batch
         # Not at iter(), where threads make all batches.
         self._worker: Worker | None = None
+        self._own: list[Own] = []  # its objects, while no sample is loaded; empty if they are none
+        self._ended = False
         self._introduction: Introduction | None = None
         # As long as the stream lives, random functions are redirected.
         self._stream: WorkerStream | None = None
@@ -582,30 +489,67 @@ class CallingThread:
         if settings.iterable:
             samples = ReadSamples(settings.dataset, settings.transform)
             return Worker(0, PLACE, self._counters, samples)
-        dataset, copied, collate_fn = settings.dataset, None, seeded(settings.collate_fn, None)
+        dataset, generators = settings.dataset, None
+        collate_fn = seeded(settings.collate_fn, None)
         if collate_fn is settings.collate_fn:
             collate_fn = None
-        if workers is not None and not workers.is_default:
-            own = copies_of(workers.original)
-            dataset, copied, collate_fn = own.dataset, own.copied, own.collate_fn
-        if workers is not None:  # a worker like others; the only one in the process is none
+        if workers is not None and workers.original is not None:
+            own = workers.original.take()
+            self._own.append(own)
+            dataset, generators, collate_fn = own.dataset, own.generators, own.collate_fn
+            # A worker like others; the only one in the process is none.
             rng = Current() if self._isolates else WorkerStream(self._base_seed, 0)
             self._introduction = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
-        fetcher = Fetcher(dataset, whole_batches=settings.whole_batches, copied=copied)
-        return Worker(0, PLACE, self._counters, fetcher, copied, collate_fn)
+        whole = settings.whole_batches
+        fetcher = Fetcher(dataset, whole_batches=whole, generators=generators)
+        return Worker(0, PLACE, self._counters, fetcher, collate_fn)
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function with the worker that the thread is, and others arguments."""
+        """Call a function with the worker that the thread is, and others arguments.
+
+        Raises:
+            ClosedError: The epoch was ended by another thread.
+        """
+        own: Own | None = None
         try:
             worker = self.worker
             introduction, isolated = self._introduction, self._isolated
             if introduction is None:
                 return isolated(self._stream, function, worker, *args)
-            return introduction.call(isolated, self._stream, function, worker, *args)
+            own = self._claim()
+            try:
+                return introduction.call(isolated, self._stream, function, worker, *args)
+            finally:
+                self._leave(own)
         finally:
-            self = worker = introduction = function = DROPPED  # an error keeps this frame
+            self = worker = introduction = function = own = DROPPED  # an error keeps this frame
             args = ()
 
+    def _claim(self) -> Own:
+        """Return its own objects, which `end` leaves alone from now on."""
+        try:
+            return self._own.pop()
+        except IndexError:
+            raise ClosedError(ENDED) from None
+
+    def _leave(self, own: Own) -> None:
+        """Let `end` have the objects again; and the workers what the first sample has loaded."""
+        workers = self._workers
+        if workers is not None and workers.original is not None:
+            if not workers.original.has_learnt:
+                workers.learn(own)
+            self._own.append(own)
+            if self._ended:
+                self._give_back(workers.original)
+
     def end(self) -> None:
-        """Redirect random functions no longer."""
+        """Redirect random functions no longer, and leave its objects to the next epoch."""
         self._end()
+        self._ended = True
+        if self._workers is not None and self._workers.original is not None:
+            self._give_back(self._workers.original)
+
+    def _give_back(self, original: Original) -> None:
+        """Give its objects back, if nobody has yet, and no sample is loaded from them."""
+        with suppress(IndexError):  # popped by who comes first, which is atomic on both builds
+            original.give_back(self._own.pop())

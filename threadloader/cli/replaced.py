@@ -11,9 +11,9 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._fetch.dataset_copy import copy_dataset
-from threadloader._fetch.object_copy import Copied
+from threadloader._fetch.copy_rules import copy_of
 from threadloader._lifetime import DROPPED
+from threadloader._order.samplers import is_users
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # Attributes of both loaders; the latter only of those with workers.  The same prefetch_factor draws
 # as far ahead as torch from a sampler, which may follow the program.
 _SAME = ("dataset", "collate_fn", "pin_memory", "generator", "in_order", "pin_memory_device")
+_BY = {None: "threads (default)", 0: "the program's own thread"}
 _OF_WORKERS = ("timeout", "worker_init_fn", "persistent_workers", "prefetch_factor")
 
 
@@ -57,7 +58,7 @@ class Replaced:
                     reason = f"ThreadLoader refuses its arguments: {error}"
             if reason is None:
                 number = arguments["num_workers"]
-                by = f"{number} thread{'s' * (number > 1)}" if number else "threads (default)"
+                by = f"{number} thread{'s' * (number > 1)}" if number else _BY[number]
                 return Measured(row, by, None, partial(iter, self._twin), each_pass=True)
         processes = f"{loader.num_workers} process{'es' * (loader.num_workers > 1)}"
         by = f"torch, {processes if loader.num_workers else 'in-process'}"
@@ -126,6 +127,9 @@ def _arguments_of(loader: Any, threads: int | None) -> dict[str, Any]:
         same = ("num_workers", "batch_size", "drop_last")
         return arguments | {name: getattr(loader, name) for name in same}
     arguments["num_workers"] = threads or loader.num_workers or None
+    if arguments["num_workers"] is None and is_users(loader.batch_sampler or loader.sampler):
+        # It may follow the program, and is drawn when its batch is asked for.
+        arguments["num_workers"] = 0
     if loader.batch_sampler is not None:
         return arguments | {"batch_sampler": loader.batch_sampler}
     return arguments | {"batch_size": None, "sampler": loader.sampler}
@@ -140,7 +144,7 @@ def _why_torch(loader: Any) -> str | None:
         iterable = isinstance(dataset, _torch.IterableDataset)
         own = "an iterable dataset without workers is read by the program's own thread"
         return own if iterable else None
-    copy_dataset(dataset, "auto", copied := Copied())
+    _, copied = copy_of(dataset, "auto")
     for path, kind in copied.shared:
         return f"threads would share {path} ({kind.__qualname__}), which can't be copied"
     return None

@@ -233,7 +233,7 @@ def is_same(one: Any, other: Any) -> bool:
     compares: Any = type(one).__eq__
     plain = isinstance(one, _torch.Tensor) or not hasattr(one, "__dict__")
     if compares is object.__eq__ or not plain:  # nobody can tell more
-        return is_same(*(dict(pair[:2] for pair in attributes(each)) for each in (one, other)))
+        return is_same(*(dict(attributes(each)) for each in (one, other)))
     return one is other or _is_equal(one, other)
 
 
@@ -277,7 +277,7 @@ def _size(value: Any, seen: set[int]) -> int:
     if id(value) in seen:
         return 0
     seen.add(id(value))
-    parts: list[Any] = [part for pair in attributes(value) for part in pair[:2]]
+    parts: list[Any] = [part for pair in attributes(value) for part in pair]
     if isinstance(value, CONTAINERS):
         parts += [*value, *value.values()] if isinstance(value, dict) else value
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:

@@ -19,8 +19,9 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._fetch.generators import Seeding
 from threadloader._fetch.own_generators import generators_in
-from threadloader._fetch.parts import attributes, shallow_copy
+from threadloader._fetch.parts import layout_of, shallow_copy
 from threadloader._rng.isolation import redirecting
 from threadloader._rng.streams import SampleStream, here
 from threadloader.datasets._cached.in_memory import PLAIN, copied, is_same, mapped
@@ -190,7 +191,9 @@ class _Twin:
     """
 
     def __init__(self, original: Any, paths: list[Path]) -> None:
-        self.generators = generators_in(original)  # to look for them takes a millisecond
+        self.generators = [
+            Seeding.of(each.generator) for each in generators_in(original)
+        ]  # to look for them takes a millisecond
         self.watch: _Watch | None = None  # of the sample that is loaded
         self._original = original
         self._holders: list[tuple[Any, dict[str, Any]]] = []  # and the attributes they had
@@ -477,7 +480,7 @@ def _name(value: Any) -> str:
 
 def _named(value: Any) -> dict[str, Any]:
     """Return the attributes of an object that can be exchanged."""
-    return {name: part for name, part, is_slot in attributes(value) if not is_slot}
+    return dict.copy(layout_of(type(value)).dict_of(value) or {})
 
 
 def _at(dataset: Any, path: Path) -> Any:

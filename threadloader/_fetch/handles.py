@@ -1,46 +1,41 @@
 """Objects of libraries that one thread at a time may use, and how each worker gets its own.
 
-A table says of each class one of three things:
+A table says of each class one of two things:
 
 - ``SHARED``: its objects lock themselves, or a process must not have two.
 - A function that makes such an object anew from what it says of how it was opened, or raises.
-- ``NAMED``: there is no way, and the user is told.
 
 Classes are looked up by module and name among those that are imported; nothing is imported here.
+What is in no table and can't be rebuilt by the protocol of `pickle` is shared, and named.
 """
 
 from __future__ import annotations
 
-import copy
 import io
+import mmap
 import os
 import stat
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from threadloader._fetch.parts import attributes
 from threadloader._lifetime import when_dropped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    Copy = Callable[[Any], Any]
-    Rule = Callable[[Any, Any, Copy], Any]
+    from threadloader._fetch.own_copy import Copier, Rule
 
 
-def SHARED(value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # an entry of the table
+def SHARED(value: Any, copier: Copier) -> Any:  # noqa: N802  # an entry of the table
     """Return the object itself."""
-    return value
-
-
-def NAMED(_value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # the same
-    """Refuse."""
-    _require(False)
+    return copier.data(value)
 
 
 def _require(fact: object) -> None:
@@ -49,39 +44,43 @@ def _require(fact: object) -> None:
         raise ValueError
 
 
-def rule_for(kind: type) -> Rule | None:
-    """Return what the table says of a class, or of the nearest of its bases; None for nothing."""
+def register(kind: Any, open_again: Callable[[Any], Any] | None) -> None:
+    """Say how each worker gets its own object of a class, and of the classes derived from it.
+
+    For handles of libraries that threadloader does not know: an object that can be used by one
+    thread at a time, and that no copy of its attributes can stand for.
+
+    Args:
+        kind: The class.
+        open_again: Is given the object that the dataset has, and returns one like it, opened anew;
+            called once for each worker, never for two at a time.  If it raises, the workers share
+            the object, and a warning names it.  None: all workers share the object, as its methods
+            may be called by several threads at once.
+
+    Raises:
+        TypeError: ``kind`` is no class.
+
+    Example:
+        ``register(Reader, lambda reader: Reader(reader.path))``
+    """
+    if not isinstance(kind, type):
+        msg = f"kind must be a class, but got {kind!r}"
+        raise TypeError(msg)
+    rule = SHARED if open_again is None else lambda value, _: open_again(value)
+    _registered[kind] = rule
+    _rules.clear()
+
+
+_registered: weakref.WeakKeyDictionary[type, Rule] = weakref.WeakKeyDictionary()
+
+
+def handle_rule(kind: type) -> Rule | None:
+    """Return what the tables say of a class, or of the nearest of its bases; None for nothing."""
     try:
         return _rules[kind]
     except KeyError:
         rule = _rules[kind] = _find_rule(kind)
         return rule
-
-
-def is_shared(value: Any) -> bool | None:
-    """Whether threads may share an object; None if the table does not know it."""
-    rule = rule_for(type(value))
-    if rule is None:
-        return None
-    return rule is SHARED or (rule is _image and _is_read(value))
-
-
-def has_owner(value: Any) -> bool:
-    """Whether one thread at a time may use an object, by the table, as it is now."""
-    if is_shared(value) in (True, None) or rule_for(type(value)) in (_event_loop, _deep):
-        return False
-    at_rest = getattr(value, "closed", False) or is_written(value)
-    return isinstance(value, io.BytesIO) or not at_rest
-
-
-def is_written(value: Any) -> bool:
-    """Whether an object is a file that is open for writing: a log, say, in which all write.
-
-    One in memory is where there is nothing to read from where it stands.
-    """
-    if not isinstance(value, io.IOBase) or value.closed or not value.writable():
-        return False
-    return not isinstance(value, io.BytesIO) or value.tell() == value.getbuffer().nbytes
 
 
 # What was found.  Two threads may find the same at once.
@@ -90,6 +89,8 @@ _rules: weakref.WeakKeyDictionary[type, Rule | None] = weakref.WeakKeyDictionary
 
 def _find_rule(kind: type) -> Rule | None:
     for base in kind.__mro__[:-1]:
+        if (rule := _registered.get(base)) is not None:
+            return rule
         library = base.__module__.partition(".")[0]
         if library == "builtins" and getattr(sys.modules["builtins"], base.__name__, None) is base:
             continue
@@ -98,6 +99,11 @@ def _find_rule(kind: type) -> Rule | None:
             if name == "*" or _named(name) is base:
                 return rule
     return None
+
+
+def _is_written(value: Any) -> bool:
+    """Whether an object is a file that is open for writing: a log, say, in which all write."""
+    return isinstance(value, io.IOBase) and not value.closed and value.writable()
 
 
 def _named(name: str) -> Any:
@@ -122,9 +128,9 @@ _closing_classes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionar
 # Files
 
 
-def _file(file: Any, _holder: Any, _copy: Copy) -> Any:
-    if file.closed or is_written(file):
-        return file
+def _file(file: Any, copier: Copier) -> Any:
+    if file.closed or _is_written(file):
+        return copier.keep(file, file)
     _require(type(file).__module__ == "_io")  # else a class of the user's, with more to it
     path, status = file.name, os.fstat(file.fileno())
     _require(isinstance(path, (str, bytes)) and stat.S_ISREG(status.st_mode))
@@ -142,21 +148,47 @@ def _file(file: Any, _holder: Any, _copy: Copy) -> Any:
     return twin
 
 
-def _in_memory(file: Any, _holder: Any, _copy: Copy) -> Any:
-    if file.closed:
-        return file
-    twin = type(file)(file.getvalue())  # which shares the bytes
-    twin.seek(file.tell())
-    return twin
-
-
-def _archive(archive: Any, _holder: Any, copy_part: Copy) -> Any:
+def _archive(archive: Any, copier: Copier) -> Any:
     archive.getmembers()  # all of them, or each copy would find them for all
-    twin = object.__new__(type(archive))
+    twin = copier.keep(archive, object.__new__(type(archive)))
     twin.__dict__.update(archive.__dict__)
-    twin.fileobj = _own(archive.fileobj, copy_part)
+    twin.fileobj = yield "fileobj", archive.fileobj
+    _require(twin.fileobj is not archive.fileobj)
     twin.members = list(archive.members)
+    copier.copied.silence(twin)
     return twin
+
+
+def _map(memory: mmap.mmap, copier: Copier) -> Any:
+    """Map the same part of the same file once more: a map has a place at which it is read."""
+    path, access, offset = _mapped_at(memory)
+    if not path or path.startswith("/dev/"):  # memory that processes share
+        return copier.data(memory)
+    with open(path, "r+b" if access == mmap.ACCESS_WRITE else "rb") as file:  # noqa: PTH123
+        twin = mmap.mmap(file.fileno(), len(memory), access=access, offset=offset)
+    _require(_mapped_at(twin) == (path, access, offset))
+    twin.seek(memory.tell())
+    return twin
+
+
+def _mapped_at(memory: mmap.mmap) -> tuple[str, int, int]:
+    """Return the path of the file that is mapped, the access, and where in the file it begins.
+
+    The path is empty where no file is mapped, and as the system has it, with "(deleted)" say.
+
+    Raises:
+        OSError: The system does not tell.
+        ValueError: It is closed.
+    """
+    start = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, rights, offset, _, _, *path = line.split(maxsplit=5)
+        first, last = (int(each, 16) for each in span.split("-"))
+        if first <= start < last:
+            written = mmap.ACCESS_WRITE if rights[3] == "s" else mmap.ACCESS_COPY
+            access = written if rights[1] == "w" else mmap.ACCESS_READ
+            return "".join(path), access, int(offset, 16) + start - first
+    raise ValueError(start)
 
 
 def _opened_by(
@@ -171,9 +203,9 @@ def _opened_by(
         options: Further arguments.
     """
 
-    def make(value: Any, _holder: Any, _copy: Copy) -> Any:
-        if getattr(value, "closed", False) or is_written(value):
-            return value
+    def make(value: Any, copier: Copier) -> Any:
+        if getattr(value, "closed", False) or _is_written(value):
+            return copier.keep(value, value)
         found = value
         for name in path.split("."):
             found = getattr(found, name)
@@ -189,15 +221,12 @@ def _opened_by(
     return make
 
 
-def _is_read(image: Any) -> bool:
-    """Whether an image of Pillow's needs its file no more: one of several frames always does."""
-    return getattr(image, "fp", None) is None and not getattr(image, "is_animated", False)
-
-
-def _image(image: Any, _holder: Any, _copy: Copy) -> Any:
-    """Open an image of Pillow's again, or read it, so that it needs no file any more."""
-    if _is_read(image):
-        return image
+def _image(image: Any, copier: Copier) -> Any:
+    """Open an image of Pillow's again that was not read yet; copy one in memory."""
+    # One of several frames always needs its file.
+    if getattr(image, "fp", None) is None and not getattr(image, "is_animated", False):
+        nbytes = image.width * image.height * len(image.getbands())
+        return image.copy() if copier.affords(nbytes) else copier.data(image)
     frame = image.tell()
     try:
         _require(path := getattr(image, "filename", None))
@@ -208,22 +237,14 @@ def _image(image: Any, _holder: Any, _copy: Copy) -> Any:
             twin.seek(frame)
     except Exception:  # noqa: BLE001  # whatever Pillow raises
         _require(getattr(image, "n_frames", 1) == 1)
-        image.load()
-        return image
-    return twin
-
-
-def _own(part: Any, copy_part: Copy) -> Any:
-    """Return a copy of what an object is made of."""
-    twin = copy_part(part)
-    _require(twin is not part)
+        return image.copy()  # which reads it
     return twin
 
 
 # Databases
 
 
-def _connection(connection: Any, _holder: Any, _copy: Copy) -> Any:
+def _connection(connection: Any, _copier: Copier) -> Any:
     sqlite3 = sys.modules["sqlite3"]
     [(_, name, path), *others] = _rows(connection, "PRAGMA database_list")
     _require(path and name == "main" and not others and not connection.in_transaction)
@@ -256,16 +277,18 @@ def _rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _cursor(cursor: Any, _holder: Any, copy_part: Copy) -> Any:
-    twin = _own(cursor.connection, copy_part).cursor()
+def _cursor(cursor: Any, _copier: Copier) -> Any:
+    connection = yield "connection", cursor.connection
+    _require(connection is not cursor.connection)
+    twin = connection.cursor()
     twin.row_factory, twin.arraysize = cursor.row_factory, cursor.arraysize
     return twin
 
 
-def _lmdb_transaction(transaction: Any, holder: Any, _copy: Copy) -> Any:
+def _lmdb_transaction(transaction: Any, copier: Copier) -> Any:
     first = _first_entry(transaction)
     buffers = first is not None and isinstance(first[0], memoryview)
-    twin = _only("lmdb.Environment", holder).begin(buffers=buffers)
+    twin = _only("lmdb.Environment", copier.holder).begin(buffers=buffers)
     _require(_first_entry(twin) == first)  # else of another database in it, say
     return twin
 
@@ -275,14 +298,17 @@ def _first_entry(transaction: Any) -> Any:
     return cursor.item() if cursor.first() else None
 
 
-def _lmdb_cursor(_cursor: Any, holder: Any, copy_part: Copy) -> Any:
-    return _own(_only("lmdb.Transaction", holder), copy_part).cursor()
+def _lmdb_cursor(_cursor: Any, copier: Copier) -> Any:
+    transaction = _only("lmdb.Transaction", copier.holder)
+    twin = yield "transaction", transaction
+    _require(twin is not transaction)
+    return twin.cursor()
 
 
 def _only(name: str, holder: Any) -> Any:
     """Return the one object of a class that an object has."""
     kind = _named(name)
-    found = {id(part): part for _, part, _ in attributes(holder) if isinstance(part, kind)}
+    found = {id(part): part for _, part in attributes(holder) if isinstance(part, kind)}
     _require(len(found) == 1)
     return found.popitem()[1]
 
@@ -290,7 +316,7 @@ def _only(name: str, holder: Any) -> Any:
 # Images, sound, video, tables
 
 
-def _cv2(value: Any, _holder: Any, _copy: Copy) -> Any:
+def _cv2(value: Any, _copier: Copier) -> Any:
     """Make an algorithm of OpenCV's whose parameters can be read and set."""
     cv2, kind = sys.modules["cv2"], type(value)
     make: Any = getattr(kind, "create", None) or getattr(cv2, f"create{kind.__name__}", None)
@@ -304,8 +330,10 @@ def _cv2(value: Any, _holder: Any, _copy: Copy) -> Any:
     return twin
 
 
-def _stream(stream: Any, _holder: Any, copy_part: Copy) -> Any:
-    return _own(stream.container, copy_part).streams[stream.index]
+def _stream(stream: Any, _copier: Copier) -> Any:
+    container = yield "container", stream.container
+    _require(container is not stream.container)
+    return container.streams[stream.index]
 
 
 class _InTurn:
@@ -331,9 +359,10 @@ class _InTurn:
 _in_turn: weakref.WeakKeyDictionary[Any, Lock] = weakref.WeakKeyDictionary()
 
 
-def _parquet(file: Any, _holder: Any, _copy: Copy) -> Any:
+def _parquet(file: Any, copier: Copier) -> Any:
     """Let one call at a time read: the file does not say where it is."""
     twin = object.__new__(type(file))
+    copier.copied.silence(twin)
     twin.__dict__.update(file.__dict__)
     if not isinstance(file.reader, _InTurn):
         lock = _in_turn.setdefault(file, Lock())
@@ -344,12 +373,13 @@ def _parquet(file: Any, _holder: Any, _copy: Copy) -> Any:
 # The rest
 
 
-def _tokenizer(tokenizer: Any, _holder: Any, _copy: Copy) -> Any:
+def _tokenizer(tokenizer: Any, copier: Copier) -> Any:
     """Return a tokenizer of Hugging Face's with padding and truncation of its own.
 
     The vocabulary is shared: to copy it takes 0.1 to 1 second (30,000 and 100,000 words).  All of
     the tokenizer is copied if the result would differ from it.
     """
+    copier.copied.shares_data = True
     try:
         twin = type(tokenizer)(tokenizer.model)
         for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
@@ -365,47 +395,40 @@ def _tokenizer(tokenizer: Any, _holder: Any, _copy: Copy) -> Any:
             twin.enable_truncation(**tokenizer.truncation)
         if twin.get_added_tokens_decoder() == added:
             return twin
-    except Exception:  # noqa: BLE001, S110  # of another version of the library
+    except Exception:  # noqa: BLE001  # whatever Pillow raises
         pass
-    return copy.copy(tokenizer)
+    return tokenizer.__copy__()
 
 
-def _event_loop(loop: Any, holder: Any, _copy: Copy) -> Any:
+def _event_loop(loop: Any, copier: Copier) -> Any:
     if loop.is_running() or loop.is_closed():  # one that runs serves all threads
-        return loop
+        return copier.keep(loop, loop)
     twin = type(loop)()
-    with suppress(TypeError):  # no weak references; then it warns when it is dropped
-        # Not when it is dropped itself, as the collector may have taken its sockets by then.
-        when_dropped(holder, twin.close)
+    # Not when it is dropped itself, as the collector may have taken its sockets by then.
+    when_dropped(copier.copied, twin.close)
     return twin
 
 
-def _deep(value: Any, _holder: Any, _copy: Copy) -> Any:
-    return copy.deepcopy(value)
+def _no_way(_value: Any, _copier: Copier) -> Any:
+    """Refuse: there is no way."""
+    raise TypeError
 
 
 TABLE: dict[str, dict[str, Rule]] = {
-    "_io": {
-        "_io.FileIO": _file,
-        "_io.BufferedReader": _file,
-        "_io.TextIOWrapper": _file,
-        "_io.BytesIO": _in_memory,
-    },
+    "_io": {"_io.FileIO": _file, "_io.BufferedReader": _file, "_io.TextIOWrapper": _file},
     "gzip": {"gzip.GzipFile": _opened_by("gzip.GzipFile")},
     "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File")},
     "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile")},
     "tarfile": {"tarfile.TarFile": _archive},
-    "zipfile": {"zipfile.ZipFile": SHARED},
+    "mmap": {"mmap.mmap": _map},
     "asyncio": {"asyncio.AbstractEventLoop": _event_loop},
     "sqlite3": {"sqlite3.Connection": _connection, "sqlite3.Cursor": _cursor},
-    "_contextvars": {"*": SHARED},
-    "logging": {"logging.Logger": SHARED, "logging.LoggerAdapter": SHARED},
-    # Both ends of a pipe: who asks gets the answer to another's question.
-    "subprocess": {"subprocess.Popen": NAMED},
-    "multiprocessing": {"multiprocessing.connection.Connection": NAMED, "*": SHARED},
-    "numpy": {"numpy.lib.npyio.NpzFile": SHARED},
+    "ctypes": {"ctypes.CDLL": SHARED},
     "torch": {"torch.jit.ScriptModule": SHARED, "torch.jit.ScriptFunction": SHARED},
-    "PIL": {"PIL.ImageFile.ImageFile": _image},
+    "PIL": {
+        "PIL.Image.Image": _image,
+        "PIL.ImageFont.FreeTypeFont": lambda font, _copier: font.font_variant(),
+    },
     "lmdb": {
         "lmdb.Environment": SHARED,
         "lmdb.Transaction": _lmdb_transaction,
@@ -414,7 +437,6 @@ TABLE: dict[str, dict[str, Rule]] = {
     # One lock for all files of the process.
     "h5py": {"h5py.File": SHARED, "h5py.Group": SHARED, "h5py.Dataset": SHARED},
     "zarr": {"zarr.Array": SHARED, "zarr.Group": SHARED},
-    "netCDF4": {"netCDF4.Dataset": NAMED, "netCDF4.Variable": NAMED},
     "cv2": {
         "cv2.UMat": SHARED,
         "cv2.KeyPoint": SHARED,
@@ -427,10 +449,7 @@ TABLE: dict[str, dict[str, Rule]] = {
     },
     "pyarrow": {
         "pyarrow.parquet.ParquetFile": _parquet,
-        "pyarrow.NativeFile": NAMED,
-        "pyarrow.ipc.RecordBatchFileReader": NAMED,
-        "pyarrow.RecordBatchReader": NAMED,
-        "*": SHARED,
+        "pyarrow.RecordBatchReader": _no_way,  # which says that it is a table
     },
     "rasterio": {"rasterio.io.DatasetReader": _opened_by("rasterio.open", sharing=False)},
     "tifffile": {"tifffile.TiffFile": _opened_by("tifffile.TiffFile", "filehandle.path")},
@@ -441,12 +460,15 @@ TABLE: dict[str, dict[str, Rule]] = {
     },
     "osgeo": {"osgeo.gdal.Dataset": _opened_by("osgeo.gdal.Open", "GetDescription")},
     "_duckdb": {
-        "duckdb.DuckDBPyConnection": lambda value, _holder, _copy: value.cursor(),
-        "duckdb.DuckDBPyRelation": NAMED,
+        "duckdb.DuckDBPyConnection": lambda value, _copier: value.cursor(),
+        "duckdb.DuckDBPyRelation": _no_way,  # the same
     },
     "tokenizers": {"tokenizers.Tokenizer": _tokenizer, "*": SHARED},
-    "requests": {"requests.Session": _deep},
-    "aiohttp": {"aiohttp.ClientSession": NAMED},
+    "sentencepiece": {"*": SHARED},
+    "tiktoken": {"*": SHARED},
+    "aiohttp": {"aiohttp.ClientSession": _no_way},
+    "botocore": {"botocore.client.BaseClient": SHARED},
+    "fsspec": {"fsspec.spec.AbstractFileSystem": SHARED},
     "onnxruntime": {"onnxruntime.InferenceSession": SHARED},
     "faiss": {"*": SHARED},
 }
