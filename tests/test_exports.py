@@ -20,7 +20,6 @@ PROMISED = [
     "DataError",
     "EmptyReplicaWarning",
     "GilWarning",
-    "InProcessWarning",
     "RankError",
     "RemoteError",
     "SampleError",
@@ -34,6 +33,7 @@ PROMISED = [
     "get_worker_info",
     "pack",
     "profile",
+    "register",
     "sample_rng",
     "sample_seed",
 ]

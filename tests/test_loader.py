@@ -16,6 +16,7 @@ from conformance.datasets import Endless
 from support.acting import Acting
 from support.orders import Counted
 from support.patience import PATIENCE, Spawn
+from support.shared import SharedList
 from support.streams import lists
 from support.workers import join_workers
 
@@ -30,7 +31,7 @@ class Held:
     def __init__(self, size: int, start: int) -> None:
         self.size = size
         self.start = start
-        self.fetched: list[int] = []
+        self.fetched: list[int] = SharedList()
         self.held = Event()
         self.gate = Event()
 

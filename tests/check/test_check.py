@@ -46,6 +46,7 @@ def test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it(
     assert re.match(".*".join(map(re.escape, message.split("..."))), found[0][2])
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # no __del__ of a copy closes its file
 @pytest.mark.parametrize("make", [*SAFE, *SEEDED, *COPIED], ids=lambda make: make.__name__)
 def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert_thread_safe(make(tmp_path))

@@ -24,7 +24,7 @@ def line_of(text: str, project: Path) -> int:
     ("arguments", "code", "told"),
     [
         ("made", 0, ["user_datasets:made: nothing found (6 samples"]),
-        ("unsafe --dataset-copy deep", 0, ["nothing found"]),
+        ("made --dataset-copy deep", 0, ["nothing found"]),
         ("Failing", 0, ["note: 2 of 5 samples raise an error; the first one, of index 1: KeyErr"]),
         ("stream", 0, ["note: one thread reads an iterator"]),
         ("unsafe --index 2 --index 3", 1, ["(4 samples loaded one by one, "]),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.acting import Acting
 from support.patience import PATIENCE, Spawn
+from support.shared import SharedList
 
 from conformance.loading import MakeLoader
 from threadloader import ThreadLoader, get_worker_info
@@ -28,7 +29,7 @@ def told(loader: Any) -> set[Any]:
 
 
 def test_a_worker_init_fn(spawn: Spawn) -> None:
-    begun: list[int] = []
+    begun: list[int] = SharedList()
     loader: Any = ThreadLoader(range(4), num_workers=2)
     spawn(list, loader).result(PATIENCE)
     loader.worker_init_fn = begun.append

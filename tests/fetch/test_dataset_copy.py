@@ -9,7 +9,6 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from support.worker_copies import (
     THREADS,
     Compose,
     Mapped,
-    Meeting,
     auto_copy,
     racing_transform,
     together,
@@ -30,20 +28,6 @@ from support.workers import join_workers
 from threadloader import ThreadLoader
 
 # What datasets do with handles
-
-
-def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy() -> None:
-    class Drops(Mapped):
-        handle: Any = "open"
-
-        def __getstate__(self) -> dict[str, Any]:
-            return {**vars(self), "handle": None}
-
-        def __getitem__(self, index: int) -> bool:
-            self.transform.wait()
-            return self.handle is None
-
-    assert together(Drops(Meeting())) == [True] * THREADS
 
 
 def test_what_closes_its_file_when_it_dies_stays_open_in_every_epoch() -> None:
@@ -86,42 +70,18 @@ def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
     assert freed == [1234]
 
 
-# What refuses to be copied, or should not be
+# What refuses to be copied
 
 
-def _refusing(name: str) -> type:
+@pytest.mark.parametrize("name", ["__copy__", "__deepcopy__", "__reduce_ex__", "__getstate__"])
+def test_what_a_class_says_of_copies_does_not_count(name: str) -> None:
     def refuse(*_: object) -> None:
         msg = "not to be copied"
         raise TypeError(msg)
 
-    return type("Refuses", (Mapped,), {name: refuse})
-
-
-@pytest.mark.filterwarnings("ignore:all workers share")
-def test_a_dataset_that_refuses_to_be_copied_is_shared() -> None:
-    dataset = _refusing("__copy__")(float)
-    assert auto_copy(dataset) is dataset
-    assert together(dataset) == [0, 1, 2, 3]
-
-
-def test_a_transform_that_refuses_to_be_copied_is_shared_alone() -> None:
-    class Refuses(_refusing("__copy__")):  # type: ignore[misc]
-        __call__ = float
-
-    refusing = Refuses(None)
-    compose = Compose([refusing, racing_transform()])
-    twin = auto_copy(Mapped(compose)).transform
-    assert twin.transforms[0] is refusing
-    assert twin.transforms[1] is not compose.transforms[1]
-
-
-def test_a_dataset_that_copies_itself_to_something_else_is_shared() -> None:
-    class Changes(Mapped):
-        def __copy__(self) -> list[int]:
-            return [1, 2]
-
-    dataset = Changes(float)
-    assert auto_copy(dataset) is dataset
+    racing = racing_transform()
+    kind = type("Refuses", (type(racing),), {name: refuse})
+    assert together(Mapped(kind())) == SHIFTED
 
 
 # What is shared
@@ -129,16 +89,16 @@ def test_a_dataset_that_copies_itself_to_something_else_is_shared() -> None:
 
 def _shared_parts() -> dict[str, Any]:
     return {
-        "array": np.zeros(3),
-        "big list": list(range(5000)),
-        "big dict": dict.fromkeys(range(5000)),
-        "big set": set(range(5000)),
+        "array": np.zeros(1 << 18),
+        "array that nobody can write": np.frombuffer(b"12345678", np.uint8),
+        "big list": list(range(20_000)),
+        "big dict": dict.fromkeys(range(20_000)),
+        "big set": set(range(20_000)),
+        "lists in a list": [list(range(9000)) for _ in range(3)],
         "function": auto_copy,
-        "lambda": lambda value: value,
         "class": Mapped,
         "module": np,
         "text": "text" * 100,
-        "bit generator": np.random.PCG64(0),
         "lock": threading.Lock(),
         "reentrant lock": threading.RLock(),
         "condition": threading.Condition(),
@@ -178,7 +138,7 @@ def ids_of(dataset: Any) -> set[Any]:
 def test_tensors_are_shared() -> None:
     torch = pytest.importorskip("torch")
     dataset = Tells(Compose([]))
-    dataset.part = dataset.transform.part = torch.arange(4)
+    dataset.part = dataset.transform.part = torch.arange(1 << 18)
     assert ids_of(dataset) == {(id(dataset.part), id(dataset.part))}
 
 
@@ -344,16 +304,6 @@ def test_a_long_chain_of_objects_is_no_error() -> None:
 # Modules of torch's
 
 
-def test_a_module_as_a_transform_is_copied_and_shares_its_parameters() -> None:
-    torch = pytest.importorskip("torch")
-    module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
-    twin = auto_copy(Mapped(module)).transform
-    assert twin is not module
-    assert twin[0] is not module[0]
-    assert twin[0].weight is module[0].weight
-    assert twin[1].running_mean is module[1].running_mean
-
-
 def test_a_scripted_module_is_a_transform() -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch, "jit"):
@@ -363,50 +313,23 @@ def test_a_scripted_module_is_a_transform() -> None:
     assert together(dataset) == [0, 1, 2, 3]
 
 
-class Copied:
-    """A dataset that notes which threads copied it, and what it was then."""
-
-    def __init__(self, size: int = 8) -> None:
-        self.size = size
-        self.copied_by: list[int] = []
-        self.mark = "before"
-
-    def __copy__(self) -> Copied:
-        twin = object.__new__(type(self))
-        vars(twin).update(vars(self), copied_by=[*self.copied_by, get_ident()])
-        return twin
-
-    def __deepcopy__(self, _: Any) -> Copied:
-        return self.__copy__()
-
-    def __len__(self) -> int:
-        return self.size
+class Marked(Mapped):
+    mark = "before"
 
     def __getitem__(self, index: int) -> Any:
-        return self.mark, self.copied_by, get_ident()
-
-
-@pytest.mark.parametrize("how", ["auto", "deep"])
-def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) -> None:
-    def load() -> None:
-        with ThreadLoader(Copied(), 2, threads=2, collate_fn=list, dataset_copy=how) as loader:
-            for batch in loader:
-                for _, copied_by, loaded_by in batch:
-                    assert copied_by == [get_ident(), loaded_by]
-
-    spawn(load).result(PATIENCE)
+        return self.mark
 
 
 @pytest.mark.parametrize("how", ["auto", "deep"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, how: Any, spawn: Spawn) -> None:
     def load() -> None:
-        dataset = Copied()
+        dataset = Marked(None, 8)
         with ThreadLoader(
             dataset, 2, threads=threads, prefetch=1, collate_fn=list, dataset_copy=how
         ) as loader:
             batches = iter(loader)
             dataset.mark = "after"
-            assert {mark for batch in batches for mark, _, _ in batch} == {"before"}
+            assert {mark for batch in batches for mark in batch} == {"before"}
 
     spawn(load).result(PATIENCE)

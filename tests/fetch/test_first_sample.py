@@ -35,7 +35,7 @@ def test_data_is_loaded_once_and_what_is_opened_beside_it_by_each(
         def __getitem__(self, index: int) -> Any:
             if self.data is None:
                 loads.append(index)
-                self.data, self.file, self.rows = np.ones(3), path.open("rb"), 3
+                self.data, self.file, self.rows = np.ones(1 << 18), path.open("rb"), 3
             if index >= ALONE:
                 meet.wait(PATIENCE)
             return self.data, self.file, self.rows

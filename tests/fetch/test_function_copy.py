@@ -23,8 +23,8 @@ from support.patience import PATIENCE, Spawn
 from support.streams import Rows
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._fetch.dataset_copy import copy_function
-from threadloader._fetch.object_copy import Copied
+from threadloader._fetch.copy_rules import new_copier
+from threadloader._fetch.own_copy import Copied
 from threadloader._torch import IterableDataset
 
 
@@ -153,21 +153,8 @@ def test_what_dataset_and_collate_fn_have_in_common_is_one_in_a_worker(spawn: Sp
     assert got == [True, True]
 
 
-def copied(function: Any, how: Any = "auto") -> Any:
-    return copy_function(function, how, Copied())
-
-
-@pytest.mark.usefixtures("first_sample_waits")
-def test_what_a_closure_collects_in_a_list_is_seen_outside(spawn: Spawn) -> None:
-    seen: list[int] = []
-    collator = Collator()
-
-    def collate(samples: Any) -> Any:
-        seen.extend(samples)
-        return collator(samples)
-
-    assert load(range(THREADS), collate, spawn) == NUMBERS
-    assert sorted(seen) == list(range(THREADS))
+def copied(function: Any) -> Any:
+    return new_copier(Copied()).copy("collate_fn", function)
 
 
 class Trainer:
@@ -180,16 +167,15 @@ class Trainer:
 @pytest.mark.parametrize(
     "make",
     [
-        Trainer,
-        lambda _: ThreadLoader(range(3)),
-        lambda _: (number for number in range(3)),
-        lambda _: threading.Thread(name="test-none"),
+        lambda: ThreadLoader(range(3)),
+        lambda: (number for number in range(3)),
+        lambda: threading.Thread(name="test-none"),
     ],
-    ids=["leads back", "loader", "generator", "thread"],
+    ids=["loader", "generator", "thread"],
 )
 def test_a_method_s_object_shares_what_is_no_part_of_it(make: Any) -> None:
     module = NotCallable(Scratch())
-    module.other = other = make(module)  # type: ignore[attr-defined]
+    module.other = other = make()  # type: ignore[attr-defined]
     twin = copied(module.collate).__self__
     assert twin is not module
     assert twin.helper is not module.helper
@@ -223,7 +209,7 @@ def test_a_module_is_copied_and_a_model_in_it_is_shared() -> None:
     assert twin is not module
     assert twin.model is module.model
     assert twin.weight is module.weight
-    assert twin.trainer is module.trainer
+    assert twin.trainer.inside["modules"][0] is twin
     assert twin.augment[0] is not module.augment[0]
     assert copied(functools.partial(call, module)).args[0] is module
     assert copied(module).model is module.model

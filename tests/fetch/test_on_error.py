@@ -18,6 +18,7 @@ from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
 from support.patience import PATIENCE, Spawn
 from support.resuming import state_after
+from support.shared import SharedList
 from support.streams import make, outcomes
 from support.workers import each_kind_of_workers, join_workers
 
@@ -169,7 +170,7 @@ def test_a_batch_of_one_sample_is_left_out_with_it(workers: dict[str, Any], spaw
 def test_a_collate_function_is_given_what_is_left_and_is_not_called_for_nothing(
     workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    given: list[Any] = []
+    given: list[Any] = SharedList()
 
     def collate(samples: Any) -> Any:
         given.append(samples)
@@ -248,7 +249,7 @@ class TrackedError(LookupError):
 def test_nothing_keeps_an_error_that_was_skipped(
     answer: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    errors: list[weakref.ref[Any]] = []
+    errors: list[weakref.ref[Any]] = SharedList()
 
     def make_error(index: int) -> BaseException:
         error = TrackedError(index)

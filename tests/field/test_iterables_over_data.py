@@ -13,7 +13,7 @@ import pytest
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._torch import IterableDataset
 
-SIZE = 1 << 20
+SIZE = 1 << 25  # more than 64 MiB, which nobody touches
 
 
 class Rows(IterableDataset):  # type: ignore[type-arg]
@@ -61,7 +61,7 @@ def test_large_data_is_shared(make: Any, keep: Any) -> None:
 
 
 def test_a_memory_map_is_shared(tmp_path: Path) -> None:
-    np.save(tmp_path / "it.npy", np.arange(SIZE))
+    np.save(tmp_path / "it.npy", np.arange(1 << 18))
     data = np.load(tmp_path / "it.npy", mmap_mode="r")
     assert all(replica.data is data for replica in replicas(Rows(data=data)))
 

@@ -333,25 +333,6 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         end.close()
 
 
-class Undying:
-    def __copy__(self) -> Any:
-        raise TypeError("not to be copied")
-
-    def __call__(self, value: int) -> int:
-        return value
-
-
-class Closes:
-    def __init__(self) -> None:
-        self.pointer = 17  # of a library in C
-
-    def __call__(self, value: int) -> int:
-        return value
-
-    def __del__(self) -> None:
-        assert self.pointer  # close(self.pointer)
-
-
 def _of_file(column: str = "seen TEXT", detect_types: int = 0) -> sqlite3.Connection:
     """Return a connection that does not say all of how it was opened."""
     path = Path(tempfile.mkdtemp(), "it.db")
@@ -366,8 +347,6 @@ def _of_file(column: str = "seen TEXT", detect_types: int = 0) -> sqlite3.Connec
 SHARED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "socket": (lambda ends: ends[0], r"dataset\.part \(socket\.socket\)"),
     "iteration": (lambda _: (n for n in [1]), r"dataset\.part \(builtins\.generator\)"),
-    "transform": (lambda _: Undying(), r"dataset\.part \(.*\.Undying\)"),
-    "what closes": (lambda _: Closes(), r"dataset\.part \(.*\.Closes\)"),
     "inside": (lambda ends: Scratch(ends[0]), r"dataset\.part\.inner \(socket\.socket\)"),
     "with functions": (lambda _: _of_file(), r"dataset\.part \(sqlite3\.Connection\)"),
     "to convert": (
@@ -392,7 +371,7 @@ def test_what_a_collate_function_shares_is_named(ends: Any) -> None:
     def collate(samples: Any, end: Any = ends[0]) -> Any:
         return end and samples
 
-    with pytest.warns(UserWarning, match=r"collate_fn \(socket\.socket\)"):
+    with pytest.warns(UserWarning, match=r"collate_fn\.end \(socket\.socket\)"):
         assert list(ThreadLoader(range(4), 4, threads=2, collate_fn=collate)) == [EACH]
 
 

@@ -59,6 +59,7 @@ for phase, function in _lifetime._at_exit.items():
         "END_THREADS True False",
         "instance closed",
         "CLOSE_INSTANCES True False",
+        "END_COPIES True False",
         "END_FINALIZERS True False",
     ]
 

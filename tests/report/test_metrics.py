@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.acting import Acting
 from support.patience import PATIENCE, Spawn
+from support.shared import SharedList
 
 from threadloader import ThreadLoader
 from threadloader._report.metrics import METRICS
@@ -34,7 +35,7 @@ def test_a_loader_that_did_nothing_has_no_false_zeros() -> None:
 def test_before_the_first_batch_there_are_no_rates_and_no_seconds_a_sample(
     threads: int, spawn: Spawn
 ) -> None:
-    seen: list[dict[str, float]] = []
+    seen: list[dict[str, float]] = SharedList()
     asks = Acting(8, lambda _: seen.append(loader.metrics("")))
     with ThreadLoader(asks, 8, threads=threads) as loader:
         spawn(list, loader).result(PATIENCE)

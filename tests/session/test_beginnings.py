@@ -76,6 +76,7 @@ def end_of(loader: Any) -> BaseException:
 @each_kind
 @pytest.mark.parametrize("failing", [[0], [1]], ids=str)
 @pytest.mark.parametrize("sets_up", [False, True])
+@pytest.mark.usefixtures("first_sample_waits")
 def test_the_error_of_a_worker_that_cannot_begin_is_raised_and_the_loader_goes_on(
     kind: str, failing: list[int], sets_up: bool, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from support.patience import PATIENCE
 from threadloader import ThreadLoader
-from threadloader._fetch.dataset_copy import copy_dataset
+from threadloader._fetch.copy_rules import copy_of
 
 THREADS = 4
 
@@ -52,7 +52,7 @@ def together(dataset: Any, first: int = 1, **options: Any) -> list[Any]:
 
 
 def auto_copy(dataset: Any) -> Any:
-    return copy_dataset(dataset, "auto")
+    return copy_of(dataset, "auto")[0]
 
 
 class Mapped:

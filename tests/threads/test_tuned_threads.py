@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.patience import PATIENCE
+from support.shared import SharedSet
 
 from threadloader import ThreadLoader
 from threadloader._tuning.tuner import Tuner
@@ -35,7 +36,7 @@ class Reads:
     def __init__(self, length: int = 1 << 30, seconds: float = 0.01) -> None:
         self.length = length
         self.seconds = seconds
-        self.names: set[str] = set()  # all copies have the same
+        self.names: set[str] = SharedSet()  # all copies have the same
 
     def __len__(self) -> int:
         return self.length

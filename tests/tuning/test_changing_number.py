@@ -172,7 +172,7 @@ def test_the_order_of_a_users_sampler_does_not_follow_the_number_that_is_found(
             script(loader, *numbers)
             return [(int(batch[0, 0]), random.random()) for batch in loader]
 
-    expected = order(0, **(given or {"threads": 0}))
+    expected = order(0, **given)
     for numbers in SCRIPTS:
         assert order(*numbers, **given) == expected
 

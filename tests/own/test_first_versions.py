@@ -1,0 +1,561 @@
+"""What first versions of the rule for workers' objects did wrong: a test for each."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import enum
+import functools
+import gc
+import gzip
+import itertools
+import logging
+import mmap
+import multiprocessing as mp
+import queue
+import random
+import re
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+import numpy as np
+import pytest
+from support.in_workers import ROWS, THREADS, in_workers
+from support.patience import PAUSE
+
+from threadloader import ThreadLoader
+
+ALL = list(range(ROWS))
+
+
+class Plain:
+    now: Any = None
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+
+def put(value: Any, index: int) -> None:
+    value.now = index
+
+
+def now(value: Any) -> Any:
+    return value.now
+
+
+def address(value: Any) -> int:
+    return int(np.asarray(value).__array_interface__["data"][0])
+
+
+# What is shared
+
+
+class Marker:
+    """Without any state."""
+
+
+MISSING = Marker()
+
+
+class Refuses:
+    now = 0
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class Frame:
+    """What other libraries read as a table."""
+
+    __module__ = "library_of_frames"
+
+    def __init__(self) -> None:
+        self.columns = {"x": [1, 2, 3]}
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return np.array(self.columns["x"])
+
+    def __arrow_c_stream__(self, _: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def of_torch(make: Callable[[Any], Any]) -> Callable[[], Any]:
+    return lambda: make(pytest.importorskip("torch"))
+
+
+def optimizer(torch: Any) -> Any:
+    return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1)
+
+
+SHARED: dict[str, Callable[[], Any]] = {
+    "2 MiB of an array": lambda: np.zeros(1 << 18),
+    "10,001 numbers": lambda: list(range(10_001)),
+    "10,001 objects": lambda: [Plain() for _ in range(10_001)],
+    "1,001 lists of 10 numbers": lambda: [list(range(10)) for _ in range(1001)],
+    "2 MiB of bytes": lambda: bytearray(1 << 21),
+    "table": Frame,
+    "table of pyarrow": lambda: pytest.importorskip("pyarrow").table({"x": [1]}),
+    "frame of pandas": lambda: pytest.importorskip("pandas").DataFrame({"x": [1]}),
+    "lock": threading.RLock,
+    "condition": threading.Condition,
+    "queue": queue.Queue,
+    "executor": concurrent.futures.ThreadPoolExecutor,
+    "logger": lambda: logging.getLogger("own"),
+    "loader": lambda: ThreadLoader([1, 2]),
+    "mp.Value": lambda: mp.Value("i", 0),
+    "mp.RawArray": lambda: mp.RawArray("i", 3),
+    "mp.Lock": mp.Lock,
+    "sentinel": lambda: MISSING,
+    "member of an enumeration": lambda: enum.Enum("Kind", "A").A,  # type: ignore[attr-defined]
+    "object whose class refuses": Refuses,
+    "2 MiB of a tensor": of_torch(lambda torch: torch.zeros(1 << 19)),
+    "tensor in shared memory": of_torch(lambda torch: torch.zeros(3).share_memory_()),
+    "tensor that requires grad": of_torch(lambda torch: torch.zeros(3, requires_grad=True)),
+    "sparse tensor": of_torch(lambda torch: torch.eye(3).to_sparse()),
+    "nested tensor": of_torch(lambda torch: torch.nested.nested_tensor([torch.zeros(2)])),
+    "quantized tensor": of_torch(
+        lambda torch: torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.quint8)
+    ),
+    "trained module": of_torch(lambda torch: torch.nn.Linear(2, 1)),
+    "optimizer": of_torch(optimizer),
+    "scheduler": of_torch(lambda t: t.optim.lr_scheduler.LinearLR(optimizer(t))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz", "ignore:.*nested")
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("where", ["dataset", "collate_fn"])
+def test_one_object_is_for_all_workers(name: str, where: str) -> None:
+    data = SHARED[name]()
+    assert all(each is data for each in in_workers(data, where=where))
+
+
+def test_what_processes_share_threads_share() -> None:
+    counter, numbers = mp.Value("i", 0), np.frombuffer(mp.RawArray("i", ROWS), np.int32)
+
+    def add(value: Any, index: int) -> None:
+        with value.now[0].get_lock():
+            value.now[0].value += 1
+        value.now[1][index] = index
+
+    in_workers(Plain(now=(counter, numbers)), put=add)
+    assert counter.value == ROWS
+    assert numbers.tolist() == ALL
+
+
+def test_a_memory_map_is_not_copied_and_neither_are_views_of_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    whole = np.memmap(tmp_path / "file", np.uint8)
+    with (tmp_path / "file").open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    for each in (whole, whole[5:], np.asarray(whole), np.frombuffer(mapped, np.uint8)[7:]):
+        assert set(in_workers(each, address)) == {address(each)}
+
+
+# What is each worker's own, and as it was
+
+
+def test_an_ordered_dict_filled_past_its_own_methods_iterates() -> None:
+    class Closed(collections.OrderedDict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            raise TypeError
+
+    closed = Closed()
+    for each in (closed, ordered := collections.OrderedDict[Any, Any]()):
+        for key in "abc":
+            collections.OrderedDict.__setitem__(each, key, [key])
+        each.move_to_end("a")
+    for copied in in_workers([closed, ordered]):
+        assert [list(each) for each in copied] == [["b", "c", "a"]] * 2
+        assert [len(list(reversed(each.items()))) for each in copied] == [3, 3]
+
+
+def test_a_tensor_keeps_its_class_its_bits_and_its_storage() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Box(torch.Tensor):  # type: ignore[misc]
+        size_of_image: Any
+
+    box = torch.arange(3).as_subclass(Box)
+    box.size_of_image = [3, 4]
+    waves = torch.tensor([1 + 2j, 3 - 1j])
+    whole = torch.arange(6.0)
+    views = whole[1:], whole.view(2, 3).T
+    for copied in in_workers([box, waves.conj(), waves.conj().imag, whole, *views]):
+        box_, conj, negative, whole_, tail, columns = copied
+        assert type(box_) is Box
+        assert box_.size_of_image == [3, 4]
+        assert box_.size_of_image is not box.size_of_image
+        assert conj.is_conj()
+        assert torch.equal(negative, waves.conj().imag)
+        assert torch.equal(conj, waves.conj())
+        whole_[1] = 7
+        assert tail[0] == columns[1, 0] == 7
+        assert columns.stride() == views[1].stride()
+    assert whole[1] == 1
+
+
+def test_views_of_one_array_stay_together() -> None:
+    whole = np.zeros((4, 6))
+    kept = np.zeros(8, np.int32).view("f4")
+    views = whole[1:, ::2], whole.T, whole[::-1], whole.reshape(2, 12), kept.base, kept
+    for rows, columns, back, flat, base, floats in in_workers(views):
+        rows[0, 0] = 5
+        base[0] = 1
+        assert columns[0, 1] == back[2, 0] == flat[0, 6] == 5
+        assert floats[0] > 0
+    assert not whole.any()
+
+
+@pytest.mark.parametrize("row", [list, tuple, np.array])
+def test_rows_of_equal_length_stay_objects(row: Any) -> None:
+    rows = np.empty((2, 1), object)
+    rows[0, 0], rows[1, 0] = row([1, 2]), row([3, 4])
+    for each in in_workers(rows):
+        assert each.shape == (2, 1)
+        assert [list(part) for part in each[:, 0]] == [[1, 2], [3, 4]]
+        assert type(each[0, 0]) is type(rows[0, 0])
+
+
+def engine_of_a_test() -> Any:
+    return type("Sobol", (Plain,), {"__module__": "scipy.stats._qmc"})(now=0)
+
+
+def engine_of_torch() -> Any:
+    return pytest.importorskip("torch").quasirandom.SobolEngine(2)
+
+
+def engine_of_scipy() -> Any:
+    return pytest.importorskip("scipy.stats").qmc.Sobol(2, scramble=False)
+
+
+@pytest.mark.parametrize("make", [engine_of_a_test, engine_of_torch, engine_of_scipy])
+def test_an_engine_of_a_library_for_data_is_no_data(make: Callable[[], Any]) -> None:
+    engine = make()
+    assert in_workers(engine, now, put) == ALL
+    assert getattr(engine, "now", 0) == 0
+
+
+def opened(path: Path, how: str) -> Any:
+    if how == "spooled":
+        file = tempfile.SpooledTemporaryFile(1 << 20)  # noqa: SIM115
+        file.write(path.read_bytes())
+        file.seek(0)
+        return file
+    if how == "gzip":
+        path.with_name(how).write_bytes(gzip.compress(path.read_bytes()))
+        return gzip.open(path.with_name(how))
+    return path.open(how)
+
+
+@pytest.mark.parametrize("how", ["rb", "r", "gzip", "spooled"])
+def test_each_worker_reads_a_file_where_it_has_sought(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%03d\n" % index for index in ALL))
+    with opened(path, how) as file:
+        put: Any = lambda copy, index: copy.seek(4 * index)  # noqa: E731
+        assert in_workers(file, lambda copy: int(copy.read(3)), put) == ALL
+        assert file.tell() == 0
+
+
+class Sized:
+    def __new__(cls, size: int, /, *, unit: str) -> Any:
+        made = super().__new__(cls)
+        made.size = (size, unit)
+        return made
+
+    size: Any
+    now: Any
+
+
+class Span(tuple[Any, ...]):  # noqa: SLOT001  # so that it has attributes
+    now: Any
+
+    def __new__(cls, start: Any, end: Any) -> Any:
+        return super().__new__(cls, (start, end))
+
+
+class Label(str):  # noqa: SLOT000  # the same
+    now: Any
+
+    def __new__(cls, number: int, text: str) -> Any:
+        return super().__new__(cls, f"{number}{text}")
+
+
+@pytest.mark.parametrize("made", [Sized(3, unit="m"), Span([1], 2), Label(1, "a")])
+def test_a_class_whose_new_takes_arguments_is_copied_without_it(made: Any) -> None:
+    assert in_workers(made, now, put) == ALL
+    assert not hasattr(made, "now")
+    assert {type(each) for each in in_workers(made)} == {type(made)}
+
+
+def test_a_key_that_hashes_its_attribute_is_found_where_it_leads_to_itself() -> None:
+    class Key:
+        def __init__(self, name: str) -> None:
+            self.table, self.keys, self.name = {self: "a"} if name else {}, set(), name
+
+        def __hash__(self) -> int:
+            return hash(self.name)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Key) and self.name == other.name
+
+    Key.__init__(key := Key(""), "")
+    key.name = "name"
+    key.table[key] = "found"
+    key.keys.add(key)
+    for each in in_workers(key):
+        assert each is not key
+        assert each.table[each] == "found"
+        assert each in each.keys
+
+
+class Watched:
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__class__":
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class Proxy:
+    """As of wrapt: whatever is asked of it, another object answers."""
+
+    __slots__ = ("__wrapped__",)
+    __class__ = property(lambda self: type(self.__wrapped__))  # type: ignore[assignment]
+
+    def __init__(self, wrapped: Any) -> None:
+        object.__setattr__(self, "__wrapped__", wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+
+@pytest.mark.parametrize("kind", ["watched", "proxy", "proxy of a proxy"])
+def test_an_object_is_copied_by_its_memory_whatever_it_answers(kind: str) -> None:
+    value: Any = Watched() if kind == "watched" else Proxy(Plain())
+    value = Proxy(value) if kind == "proxy of a proxy" else value
+    value.now = -1
+    assert in_workers(value, now, put) == ALL
+    assert value.now == -1
+    assert {type(each) for each in in_workers(value)} == {type(value)}
+
+
+def change(each: Any, number: int) -> None:
+    """Add an entry, and drop an older one."""
+    if isinstance(each, Plain):
+        each = vars(each)
+    if isinstance(each, set):
+        each.add(number)
+        each.discard(number - 50)
+    elif hasattr(each, "keys"):
+        each[f"name{number}"] = Plain()
+        each.pop(f"name{number - 50}", None)
+    else:
+        each.append(Plain())
+        each[0] = each.pop()
+
+
+def test_another_thread_may_write_while_copies_are_made() -> None:
+    kinds: tuple[Any, ...] = (dict, collections.OrderedDict, list, set, collections.deque)
+    kept = [kind((k, Plain()) for k in range(300)) for kind in kinds]
+    kept += [Plain(now=Plain()), collections.defaultdict(list), collections.UserDict()]
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in itertools.count(1000):
+            for each in kept:
+                change(each, number)
+            if number % 20 == 0:
+                time.sleep(PAUSE)
+            if stop.is_set():
+                return
+
+    writer = threading.Thread(target=write, name="test-writer")
+    writer.start()
+    try:
+        for _ in range(20):
+            assert len(in_workers(kept, len)) == ROWS
+    finally:
+        stop.set()
+        writer.join()
+
+
+# What is not named by a warning, and what is
+
+
+@pytest.mark.parametrize("make", [itertools.count, lambda: itertools.cycle([0, 1, 2])])
+def test_an_iterator_of_itertools_stops_nobody(make: Callable[[], Any]) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        drawn = in_workers(make(), next)
+    assert set(drawn) <= set(ALL)
+    # Pickling them is deprecated, hence they may be handles that nobody knows.
+    assert all(re.search(r"value.*(count|cycle)", str(each.message)) for each in told)
+
+
+class Bar:
+    """A bar of progress, as of tqdm."""
+
+    lock = threading.RLock()
+
+    def __init__(self) -> None:
+        self.file, self.seen, self.write_lock = sys.stderr, 0, threading.Lock()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: re.compile("a+"),
+        lambda: re.match("a", "a"),
+        lambda: sys.stderr,
+        lambda: sys.__stdout__,
+        Bar,
+        lambda: pytest.importorskip("PIL.Image").new("RGB", (4, 4)),
+        lambda: random.Random(1),
+        lambda: np.random.default_rng(1),
+        lambda: pytest.importorskip("torch").Generator(),
+    ],
+    ids="pattern match stderr stdout bar image random numpy torch".split(),  # noqa: SIM905
+)
+@pytest.mark.parametrize("threads", [THREADS, None])
+def test_a_warning_names_no_object_without_a_handle(
+    make: Callable[[], Any], threads: int | None
+) -> None:
+    in_workers(Plain(now=make()), threads=threads)  # a warning is an error
+
+
+def test_a_handle_that_nobody_knows_is_shared_and_named_once_by_attribute_and_class() -> None:
+    parser = expat.ParserCreate()
+    with pytest.warns(UserWarning, match=r"value[^\n]*xmlparser") as told:
+        assert all(each.now[0] is parser for each in in_workers(Plain(now=[parser, parser])))
+    assert len(told) == 1
+    with pytest.warns(UserWarning, match="xmlparser"):
+        threads = set(in_workers(parser, lambda _: threading.get_ident(), threads=None))
+    assert len(threads) == 1
+
+
+# What becomes of copies
+
+
+class Owner:
+    ended: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.parts = [1]
+
+    def __del__(self) -> None:
+        self.ended.append(self.parts)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # a file to write to may be shared
+def test_the_end_of_a_copy_ends_nothing_of_the_users() -> None:
+    owner = Owner()
+    memory = SharedMemory(create=True, size=16)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(b"kept")
+        file.flush()
+        in_workers(Plain(now=[owner, memory, file]), get=lambda value: len(value.now))
+        gc.collect()
+        assert not Owner.ended
+        assert Path(file.name).read_bytes() == b"kept"
+        assert file.tell() == 4
+    again = SharedMemory(memory.name)
+    again.buf[0] = 7
+    assert memory.buf[0] == 7
+    again.close()
+    memory.close()
+    memory.unlink()
+    del owner
+    gc.collect()
+    assert Owner.ended.pop() == [1]
+
+
+class Clips:
+    def __len__(self) -> int:
+        return 16
+
+    @functools.cache  # noqa: B019  # as people do
+    def audio(self, index: int) -> Any:
+        return np.full(3, index)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.audio(index)
+
+
+@pytest.mark.parametrize("threads", [1, 2, None])
+def test_a_cached_method_does_not_grow_from_epoch_to_epoch(threads: int | None) -> None:
+    Clips.audio.cache_clear()
+    with ThreadLoader(Clips(), 4, threads=threads, output="numpy") as loader:
+        misses = []
+        for _ in range(12):
+            assert len(list(loader)) == 4
+            gc.collect()
+            misses.append(Clips.audio.cache_info().misses)
+    assert Clips.audio.cache_info().currsize <= 3 * 16
+    assert misses[1] == misses[0] or threads != 1, "the second epoch found nothing in the cache"
+
+
+class Spawns:
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, _: int) -> float:
+        return float(np.random.default_rng(self.rng.spawn(1)[0]).normal())
+
+
+@pytest.mark.parametrize("make", [np.random.default_rng, np.random.SeedSequence])
+@pytest.mark.parametrize("threads", [0, 1, 3, None])
+def test_children_of_a_generator_never_repeat_in_silence(make: Any, threads: int | None) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with ThreadLoader(Spawns(make(7)), 4, threads=threads, seed=1, output="numpy") as loader:
+            drawn = [value for batch in loader for value in batch.tolist()]
+    assert len(set(drawn)) == 48 or told
+
+
+class Signals:
+    loud = True
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        if Signals.loud:
+            signal.raise_signal(signal.SIGUSR1)
+        return index
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="signals of POSIX")
+@pytest.mark.parametrize("threads", [0, 2, None])
+def test_a_handler_of_signals_may_ask_for_the_state(
+    threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[Any] = []
+    options: dict[str, Any] = {"shuffle": True, "seed": 3, "threads": threads, "output": "numpy"}
+    with ThreadLoader(Signals(), 4, **options) as loader:
+        before = signal.signal(signal.SIGUSR1, lambda *_: states.append(loader.state_dict()))
+        try:
+            order = [batch.tolist() for batch in loader]
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    monkeypatch.setattr(Signals, "loud", False)
+    assert states
+    for state in states[:: max(1, len(states) // 6)]:
+        with ThreadLoader(Signals(), 4, **options) as again:
+            again.load_state_dict(state)
+            assert [batch.tolist() for batch in again] in [order[begun:] for begun in range(7)]

@@ -1,0 +1,560 @@
+"""Wherever a dataset or a collate function keeps what it works on, each worker has its own."""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import io
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support.in_workers import MANY_ROWS, ROWS, THREADS, in_workers
+
+Style = tuple[Callable[[Any, int], object], Callable[[Any], Any]]  # how to write, and to read
+BEFORE = 99  # what the user's object says before there are samples
+
+# Classes of what is kept
+
+
+class Helper:
+    now: Any
+    inner: Any
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    def put(self, value: int) -> None:
+        self.now = value
+
+    def get(self) -> Any:
+        return self.now
+
+    def read(self, value: int) -> int:
+        self.now = value
+        return value
+
+    @contextlib.contextmanager
+    def working(self, value: int) -> Iterator[None]:
+        self.now = value
+        yield
+
+    def __call__(self, value: int) -> None:
+        self.now = value
+
+
+class Slots:
+    __slots__ = ("__weakref__", "now")
+
+
+class Child(Slots):
+    __slots__ = ("other",)
+
+
+class Tricks:
+    """Answers for names that it has not."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_parts", {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._parts[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._parts[name] = value
+
+
+class Private:
+    @property
+    def now(self) -> Any:
+        return self.__now
+
+    @now.setter
+    def now(self, value: int) -> None:
+        self.__now = value
+
+
+class Field:
+    """A descriptor that keeps the values of all owners."""
+
+    def __init__(self) -> None:
+        self.values: Any = weakref.WeakKeyDictionary()
+
+    def __get__(self, owner: Any, _: type | None = None) -> Any:
+        return self.values[owner]
+
+    def __set__(self, owner: Any, value: int) -> None:
+        self.values[owner] = value
+
+
+class Described:
+    now = Field()
+
+
+@dataclasses.dataclass
+class Data:
+    now: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    box: Any = dataclasses.field(default_factory=lambda: [None])
+
+
+@dataclasses.dataclass(slots=True)
+class DataSlots:
+    now: Any = None
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class List(list[Any]):
+    now: Any
+
+
+class Dict(dict[Any, Any]):
+    now: Any
+
+
+class Set(set[Any]):
+    now: Any
+
+
+class Deque(collections.deque[Any]):
+    now: Any
+
+
+class Tuple(tuple[Any, ...]):  # noqa: SLOT001  # so that it has attributes
+    now: Any
+
+
+class Bytes(bytearray):
+    now: Any
+
+
+class Array(np.ndarray[Any, Any]):
+    now: Any
+
+
+class Failure(Exception):  # noqa: N818  # what a dataset keeps of the last sample
+    now: Any
+
+
+class Struct(ctypes.Structure):
+    _fields_ = (("now", ctypes.c_int),)
+
+
+# How to write and to read
+
+
+def attribute(name: str = "now") -> Style:
+    return lambda o, i: setattr(o, name, i), operator.attrgetter(name)
+
+
+def item(key: Any = 0) -> Style:
+    return lambda o, i: operator.setitem(o, key, i), operator.itemgetter(key)
+
+
+def inside(path: Callable[[Any], Any], style: Style) -> Style:
+    return lambda o, i: style[0](path(o), i), lambda o: style[1](path(o))
+
+
+def through(path: Callable[[Any], Any]) -> Style:
+    """Write by an object that leads to the helper, and read from the helper."""
+    return lambda o, i: setattr(path(o), "now", i), lambda o: o.inner.now
+
+
+NOW, FIRST, KEY = attribute(), item(), item("k")
+LAST: Style = (lambda o, i: o.append(i), lambda o: o[-1])
+CALLED: Style = (lambda o, i: o(i), lambda o: o())
+PUT_INTO_BOX: Style = (lambda o, i: o.put(i), lambda o: o.box[-1])
+CALLS: Style = (lambda o, i: o.put(i), lambda o: o.get())
+
+
+def any_of(what: Any) -> Any:
+    return next(iter(what))
+
+
+def only_one(what: Any, value: int) -> None:
+    what.clear()
+    what.add(value)
+
+
+def count(what: Any, value: int) -> None:
+    what.clear()
+    what[value] += 1
+
+
+def write(what: Any, value: int) -> None:
+    what.seek(0)
+    what.truncate()
+    what.write(bytes([value]) if isinstance(what, io.BytesIO) else str(value))
+
+
+def fill(what: Any, value: int) -> None:
+    what[...] = value
+
+
+ONE: Style = (only_one, any_of)
+
+# Places that take some lines to make
+
+
+def of_a_closure() -> Any:
+    now: Any = None
+
+    def put(value: int) -> None:
+        nonlocal now
+        now = value
+
+    return Helper(put=put, get=lambda: now)
+
+
+def of_a_list_in_a_closure() -> Any:
+    box = [None]
+    return Helper(put=functools.partial(box.__setitem__, 0), get=lambda: box[0])
+
+
+def of_an_object_in_a_closure() -> Any:
+    helper = Helper()
+
+    def work(value: int | None = None) -> Any:
+        if value is not None:
+            helper.now = value
+        return helper.now
+
+    return work
+
+
+def of_a_default() -> Any:
+    def work(value: int | None = None, box: list[Any] = [None]) -> Any:  # noqa: B006
+        if value is not None:
+            box[0] = value
+        return box[0]
+
+    return work
+
+
+def of_a_keyword_default() -> Any:
+    def work(value: int | None = None, *, box: list[Any] = [None]) -> Any:  # noqa: B006
+        if value is not None:
+            box[0] = value
+        return box[0]
+
+    return work
+
+
+def of_a_function() -> Any:
+    def work() -> None: ...
+
+    return work
+
+
+def beside(make: Callable[[Any], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        helper = Helper()
+        return Helper(inner=helper, way=make(helper))
+
+    return made
+
+
+def in_a_cycle() -> Any:
+    first, second = Helper(), Helper()
+    first.inner, second.inner = second, first
+    return first
+
+
+def in_a_list_that_holds_itself() -> Any:
+    box: list[Any] = [None]
+    box.append(box)
+    return box
+
+
+def of_a_parent(make: Callable[[Any], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        parent = Helper()
+        parent.inner = Helper(parent=make(parent))
+        return parent
+
+    return made
+
+
+def bound(box: Any, name: str) -> Any:
+    return Helper(put=getattr(box, name), box=box)
+
+
+def with_key() -> Any:
+    key = Helper()
+    return Helper(table={key: 1}, key=key)
+
+
+def keyed_by_weak_references() -> Any:
+    key = Helper()
+    return Helper(inner=key, table=weakref.WeakKeyDictionary({key: [None]}))
+
+
+def of_a_field() -> Any:
+    field = Field()
+    helper = Helper(field=field)
+    field.values[helper] = None
+    return helper
+
+
+def cached_method() -> Any:
+    helper = Helper()
+    helper.inner = functools.lru_cache(64)(helper.read)
+    return helper
+
+
+def cached_closure() -> Any:
+    box: list[Any] = [None]
+
+    @functools.cache
+    def put(value: int) -> None:
+        box[0] = value
+
+    return Helper(put=put, get=lambda: box[0])
+
+
+def of_objects() -> Any:
+    made = np.empty(2, object)
+    made[:] = [[None], Helper()]
+    return made
+
+
+def rows_of_an_array() -> Any:
+    return np.zeros((3, 4), np.int32)[1:, ::2]
+
+
+def tensors() -> Any:
+    return pytest.importorskip("torch").zeros(3, dtype=int)
+
+
+def subclass_of_tensor() -> Any:
+    class Sub(pytest.importorskip("torch").Tensor):  # type: ignore[misc]
+        pass
+
+    return tensors().as_subclass(Sub)
+
+
+def module(with_buffer: bool) -> Callable[[], Any]:
+    def made() -> Any:
+        nn = pytest.importorskip("torch").nn
+        drops = nn.Sequential(nn.Dropout(), nn.Identity())
+        if with_buffer:
+            drops[1].register_buffer("now", tensors())
+        return drops
+
+    return made
+
+
+PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
+    "attribute": (Helper, NOW),
+    "attribute three objects deep": (
+        lambda: Helper(inner=Helper(inner=Helper())),
+        inside(lambda o: o.inner.inner, NOW),
+    ),
+    "slot": (Slots, NOW),
+    "slot of a base": (Child, NOW),
+    "slots and __getattr__": (Tricks, NOW),
+    "private attribute": (Private, NOW),
+    "descriptor of the class": (Described, NOW),
+    "descriptor of the object": (
+        of_a_field,
+        (lambda o, i: o.field.__set__(o, i), lambda o: o.field.values[o]),
+    ),
+    "dataclass": (Data, NOW),
+    "frozen dataclass": (Frozen, inside(lambda o: o.box, FIRST)),
+    "dataclass with slots": (DataSlots, NOW),
+    "exception": (Failure, NOW),
+    "SimpleNamespace": (types.SimpleNamespace, NOW),
+    "callable object": (Helper, (lambda o, i: o(i), NOW[1])),
+    "context of a generator": (Helper, (lambda o, i: o.working(i).__enter__(), NOW[1])),
+    "list": (lambda: [None], FIRST),
+    "stack": (list, LAST),
+    "list of lists": (lambda: [[[None]]], inside(lambda o: o[0][0], FIRST)),
+    "dict": (dict, KEY),
+    "dict of dicts": (lambda: {"k": {"k": {}}}, inside(lambda o: o["k"]["k"], KEY)),
+    "dict in a list in a dict": (lambda: {"k": [{}]}, inside(lambda o: o["k"][0], KEY)),
+    "key": (lambda: {Helper(): 1}, inside(any_of, NOW)),
+    "key that is an attribute, too": (
+        with_key,
+        (lambda o, i: o.key.put(i), lambda o: next(iter(o.table)).now),
+    ),
+    "set": (set, ONE),
+    "object in a set": (lambda: {Helper()}, inside(any_of, NOW)),
+    "object in a frozenset": (lambda: frozenset([Helper()]), inside(any_of, NOW)),
+    "deque": (lambda: collections.deque(maxlen=2), LAST),
+    "OrderedDict": (collections.OrderedDict, KEY),
+    "defaultdict": (
+        lambda: collections.defaultdict(lambda: [None]),
+        inside(lambda o: o["k"], FIRST),
+    ),
+    "factory of a defaultdict": (
+        lambda: collections.defaultdict(Helper()),
+        inside(lambda o: o.default_factory, NOW),
+    ),
+    "Counter": (collections.Counter, (count, any_of)),
+    "ChainMap": (collections.ChainMap, KEY),
+    "UserDict": (collections.UserDict, KEY),
+    "UserList": (lambda: collections.UserList([None]), FIRST),
+    "tuple with a list": (lambda: (1, [None]), inside(lambda o: o[1], FIRST)),
+    "namedtuple with a list": (lambda: Pair(1, [None]), inside(lambda o: o.right, FIRST)),
+    "attribute of a tuple": (Tuple, NOW),
+    "mappingproxy": (
+        lambda: types.MappingProxyType({"k": [None]}),
+        inside(lambda o: o["k"], FIRST),
+    ),
+    "list subclass": (lambda: List([None]), FIRST),
+    "attribute of a list": (List, NOW),
+    "dict subclass": (Dict, KEY),
+    "attribute of a dict": (Dict, NOW),
+    "set subclass": (Set, ONE),
+    "deque subclass": (Deque, LAST),
+    "attribute of a deque": (Deque, NOW),
+    "one of 1,001 helpers": (lambda: [Helper() for _ in range(1001)], inside(item(1000)[1], NOW)),
+    "one of 1,001 values of a dict": (
+        lambda: {k: Helper() for k in range(1001)},
+        inside(item(1000)[1], NOW),
+    ),
+    "one of 1,001 short lists": (lambda: [[None] for _ in range(1001)], inside(item(9)[1], FIRST)),
+    "one of 5,000 numbers": (lambda: [0] * 5000, FIRST),
+    "nonlocal": (of_a_closure, CALLS),
+    "list in a closure": (of_a_list_in_a_closure, CALLS),
+    "object in a closure": (of_an_object_in_a_closure, CALLED),
+    "default": (of_a_default, CALLED),
+    "keyword default": (of_a_keyword_default, CALLED),
+    "attribute of a function": (of_a_function, NOW),
+    "argument of a partial": (
+        lambda: functools.partial(Helper.put, Helper()),
+        (lambda o, i: o(i), lambda o: o.args[0].now),
+    ),
+    "keyword of a partial": (
+        lambda: functools.partial(Helper.put, self=Helper()),
+        (lambda o, i: o(value=i), lambda o: o.keywords["self"].now),
+    ),
+    "partial of a bound method": (
+        lambda: functools.partial(Helper().put),
+        (lambda o, i: o(i), lambda o: o.func.__self__.now),
+    ),
+    "attribute of a partial": (lambda: functools.partial(int), NOW),
+    "bound method": (lambda: Helper().put, (lambda o, i: o(i), lambda o: o.__self__.now)),
+    "bound method of its own": (
+        beside(operator.attrgetter("put")),
+        (lambda o, i: o.way(i), lambda o: o.inner.now),
+    ),
+    "list.append": (lambda: bound([], "append"), PUT_INTO_BOX),
+    "deque.append": (lambda: bound(collections.deque(), "append"), PUT_INTO_BOX),
+    "bytearray.append": (lambda: bound(bytearray(), "append"), PUT_INTO_BOX),
+    "list.append alone": (lambda: [].append, (lambda o, i: o(i), lambda o: o.__self__[-1])),
+    "dict.__setitem__": (
+        lambda: bound({}, "__setitem__"),
+        (lambda o, i: o.put("k", i), lambda o: o.box["k"]),
+    ),
+    "dict.get": (
+        lambda: bound({"k": [None]}, "get"),
+        (lambda o, i: FIRST[0](o.put("k"), i), lambda o: o.box["k"][0]),
+    ),
+    "BytesIO.write": (
+        lambda: bound(io.BytesIO(), "write"),
+        (lambda o, i: o.put(bytes([i])), lambda o: o.box.getvalue()[-1]),
+    ),
+    "cached method": (cached_method, (lambda o, i: o.inner(i), NOW[1])),
+    "cached closure": (cached_closure, CALLS),
+    "weakref.ref": (beside(weakref.ref), through(lambda o: o.way())),
+    "weakref.proxy": (beside(weakref.proxy), through(lambda o: o.way)),
+    "WeakMethod": (
+        beside(lambda helper: weakref.WeakMethod(helper.put)),
+        (lambda o, i: o.way()(i), lambda o: o.inner.now),
+    ),
+    "WeakSet": (
+        beside(lambda helper: weakref.WeakSet([helper])),
+        through(lambda o: next(iter(o.way))),
+    ),
+    "WeakValueDictionary": (
+        beside(lambda helper: weakref.WeakValueDictionary(k=helper)),
+        through(lambda o: o.way["k"]),
+    ),
+    "WeakKeyDictionary": (keyed_by_weak_references, inside(lambda o: o.table[o.inner], FIRST)),
+    "key of a WeakKeyDictionary": (
+        keyed_by_weak_references,
+        through(lambda o: next(iter(o.table))),
+    ),
+    "cycle": (in_a_cycle, inside(lambda o: o.inner.inner, NOW)),
+    "list that holds itself": (in_a_list_that_holds_itself, inside(item(1)[1], FIRST)),
+    "parent": (of_a_parent(lambda parent: parent), inside(lambda o: o.inner.parent, NOW)),
+    "weak parent": (of_a_parent(weakref.ref), inside(lambda o: o.inner.parent(), NOW)),
+    "proxy of a parent": (of_a_parent(weakref.proxy), inside(lambda o: o.inner.parent, NOW)),
+    "bytearray": (lambda: bytearray(3), FIRST),
+    "bytearray subclass": (lambda: Bytes(3), FIRST),
+    "attribute of a bytearray": (lambda: Bytes(3), NOW),
+    "array.array": (lambda: array.array("i", [0]), FIRST),
+    "memoryview": (lambda: memoryview(bytearray(3)), FIRST),
+    "BytesIO": (io.BytesIO, (write, lambda o: o.getvalue()[0])),
+    "StringIO": (io.StringIO, (write, lambda o: int(o.getvalue()))),
+    "ctypes.Structure": (Struct, NOW),
+    "ctypes.Array": (ctypes.c_int * 3, FIRST),
+    "ctypes.c_int": (ctypes.c_int, attribute("value")),
+    "array": (lambda: np.zeros(3, np.int32), FIRST),
+    "array of no dimensions": (lambda: np.array(0), (fill, int)),
+    "array of 64 KiB": (lambda: np.zeros((64, 256), np.int32), item((1, 2))),
+    "view of an array": (rows_of_an_array, item((1, 1))),
+    "array of a bytearray": (lambda: np.frombuffer(bytearray(8), np.uint8), FIRST),
+    "record of a structured array": (
+        lambda: np.zeros(2, [("k", "i4"), ("j", "f8")]),
+        inside(lambda o: o["k"], FIRST),
+    ),
+    "masked array": (lambda: np.ma.zeros(3, np.int32), FIRST),
+    "list in an array": (of_objects, inside(item(0)[1], FIRST)),
+    "object in an array": (of_objects, inside(item(1)[1], NOW)),
+    "array subclass": (lambda: np.zeros(3, np.int32).view(Array), FIRST),
+    "attribute of an array": (lambda: np.zeros(3, np.int32).view(Array), NOW),
+    "tensor": (tensors, FIRST),
+    "view of a tensor": (lambda: tensors()[1:], FIRST),
+    "tensor subclass": (subclass_of_tensor, FIRST),
+    "attribute of a tensor": (subclass_of_tensor, NOW),
+    "buffer of a module": (module(with_buffer=True), inside(lambda o: o[1].now, FIRST)),
+    "attribute of a module": (module(with_buffer=False), inside(lambda o: o[1], NOW)),
+}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> tuple[Any, Callable[[Any, int], object], Any]:
+    make, (put, get) = PLACES[request.param]
+    what = make()
+    put(what, BEFORE)
+    return what, put, lambda what: int(get(what))
+
+
+@pytest.mark.parametrize("where", ["dataset", "collate_fn"])
+@pytest.mark.parametrize("threads", [1, THREADS, None])
+def test_samples_do_not_mix_and_the_users_object_is_as_before(
+    place: Any, where: str, threads: int | None
+) -> None:
+    what, put, get = place
+    found = in_workers(what, get, put, threads, where)
+    assert found == list(range(MANY_ROWS if threads is None else ROWS))
+    assert get(what) == BEFORE
+
+
+@pytest.mark.parametrize("where", ["dataset", "collate_fn"])
+def test_without_workers_samples_write_to_the_users_object(place: Any, where: str) -> None:
+    what, put, get = place
+    assert in_workers(what, get, put, 0, where) == list(range(ROWS))
+    assert get(what) == ROWS - 1
