@@ -24,8 +24,6 @@ OF_THE_PROCESS = {
     "_streams",
     "_idle",
     "_at_exit",
-    "_looked_into",
-    "_kinds",
     "_leaving",
     "_listeners",
     "_making",

@@ -1,15 +1,12 @@
-"""What the loader says of itself, and what it keeps still of."""
+"""What the loader says of itself, and of attributes that are set."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 
@@ -57,32 +54,3 @@ def test_other_attributes_and_those_of_subclasses_are_nobody_elses_business() ->
         loader.comment = loader.epoch_length = 1
         loader.threads = loader.num_workers = 2
         Own(range(3)).thread = 8  # type: ignore[attr-defined]
-
-
-def test_breakpoints_in_two_workers_take_turns() -> None:
-    script = f"""
-import sys, threading
-sys.modules["torch"] = None  # its import takes seconds
-from threadloader import ThreadLoader
-both = threading.Barrier(2)
-class Stops:
-    __len__ = lambda _: 3
-    def __getitem__(self, index):
-        if index:  # the first sample of all runs alone
-            both.wait({PATIENCE})
-            breakpoint()
-        return index
-print(sorted(int(one) for one in ThreadLoader(Stops(), batch_size=None, threads=2)))
-"""
-    commands = "p 'at', index\np 'at', index\nc\n" * 2
-    run = subprocess.run(
-        [sys.executable, "-c", script],
-        input=commands,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    told = [line.rpartition("('at', ")[2][0] for line in run.stdout.splitlines() if "'at'" in line]
-    assert told in (list("1122"), list("2211")), run.stdout + run.stderr
-    assert "[0, 1, 2]" in run.stdout

@@ -13,7 +13,6 @@ from threadloader._check.findings import Finding, Line, Report
 from threadloader._check.loading import HangError, Loading, WorkerThread
 from threadloader._check.many_threads import ROUNDS, ManyThreads
 from threadloader._check.serial import Serial
-from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def check(
     # What samples leave of these would be missed; all else stays as they leave it.
     with chdir("."), redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):
         checking.in_calling_thread()
-        with tangled():  # what samples leave is what is looked for
-            checking.in_workers()
+        checking.in_workers()
     found = _each_once(checking.findings, _begins_at(loading.dataset))
     return Report(name, found, tuple(checking.notes), checking.loads, checking.tried)
 

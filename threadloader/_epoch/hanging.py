@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from threadloader._order.tickets import PlannedBatch, Ticket
-from threadloader._threads.debugging import is_debugged
 from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
@@ -89,9 +88,6 @@ class Patience:
             msg = f"DataLoader timed out after {self._timeout} seconds"
             raise RuntimeError(msg + _threads_in(self._stats, self._progress, head))
         if waited < self._warned:
-            return
-        if is_debugged():
-            self._warned += WARNED_SECONDS
             return
         self._warned = math.inf
         if self._find_lost is not None:

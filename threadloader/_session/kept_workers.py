@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime import AtomicWeakSet, end_thread_at_exit
 from threadloader._threads.pool import join
-from threadloader._threads.worker_info import let_debuggers_take_turns
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader._work.copies import Original, warn_of_shared
 from threadloader._work.workers import Workers
@@ -96,7 +95,6 @@ class KeptWorkers:
             from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # rare
 
             warn_of_the_gil()
-        let_debuggers_take_turns()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         original = None if settings.iterable else self._original_of(settings)
         workers = Workers(settings, base_seed, self._stats, original, earlier)

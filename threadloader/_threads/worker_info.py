@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
 from threadloader._lifetime import DROPPED, in_forked_child
-from threadloader._threads.debugging import TURNS
-from threadloader._threads.process_blocks import untangle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,14 +177,6 @@ def _runs_here(executor: Any) -> bool:
     return all(
         kind.__module__ != "concurrent.futures.interpreter" for kind in type(executor).__mro__
     )
-
-
-untangle()
-
-
-def let_debuggers_take_turns() -> None:
-    """Let a debugger be in one worker at a time; idempotent."""
-    TURNS.install(_here)
 
 
 @in_forked_child

@@ -30,7 +30,6 @@ from threadloader._resume import (
     snapshot_between,
     states_of,
 )
-from threadloader._threads.debugging import TURNS
 from threadloader._threads.worker_info import in_part, in_pass
 from threadloader._trace import stages
 from threadloader._work.open_batch import OpenBatch, work_here
@@ -339,8 +338,6 @@ def read(
         batch.reader.failed = True
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
-        if TURNS.taken:
-            TURNS.leave()
         samples = plan = counters.task = None
         batch = progress = hand_on = DROPPED
 

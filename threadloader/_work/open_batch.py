@@ -25,7 +25,6 @@ from threadloader._rng.streams import (
     enter_sample_streams,
     leave_streams,
 )
-from threadloader._threads.debugging import TURNS
 from threadloader._trace import stages
 from threadloader._work.progress import Awaited
 from threadloader.errors import ThreadLoaderError
@@ -162,8 +161,6 @@ def _work(batch: OpenBatch, ticket: Ticket, worker: Worker) -> None:
     finally:
         if tracer is not None:
             tracer.end("ticket")
-        if TURNS.taken:
-            TURNS.leave()
         batch = ticket = progress = failure = DROPPED
 
 
