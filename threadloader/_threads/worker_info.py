@@ -45,7 +45,6 @@ class _Local(threading.local):
     alone: tuple[Any, Any] = (None, None)  # the same, and as worker 0 of 1; see `in_part`
     pass_seed: int | None = None
     submits = False  # whether the thread is about to start an executor's thread
-    intra_op: int | None = None  # threads of torch's operators before a sample chose a number
 
 
 _here = _Local()
@@ -187,7 +186,6 @@ def _forget() -> None:
 
 if _torch.AVAILABLE:
     _torch.teach_worker_info(_here)
-    _torch.teach_num_threads(_here)
     get_worker_info = _torch.get_worker_info
 else:
 
@@ -271,9 +269,6 @@ class Introduction:
         finally:
             _here.info = before
             _torch.restore_grad(grad)
-            if _here.intra_op is not None:
-                _torch.use_threads(_here.intra_op)
-                _here.intra_op = None
             self = function = DROPPED  # an error keeps this frame
             args = ()
 

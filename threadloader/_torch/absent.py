@@ -50,7 +50,7 @@ as_iterable_dataset = _itself
 array_of = dense_nbytes = stack_into = storage_of = tensor_of = view_of_storage = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
 generator_state = permutations = set_generator_state = _missing
-get_worker_info = teach_worker_info = teach_num_threads = _missing
+get_worker_info = teach_worker_info = _missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ __all__ = [
     "inherited_modes",
     "make_worker_info",
     "restore_grad",
-    "teach_num_threads",
     "teach_worker_info",
     "use_threads",
 ]
@@ -38,7 +37,6 @@ _COLLATING = ("torch.utils.data._utils.collate", "torch_geometric.data.collate")
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
 
 grad_enabled = torch.is_grad_enabled
-_set_everywhere = torch.set_num_threads
 
 
 def inherited_modes() -> Callable[[ExitStack], None]:
@@ -175,26 +173,6 @@ def _numbers_of_a_thread() -> list[Callable[[int], object]]:
     return [getattr(torch_c, name) for name in names if hasattr(torch_c, name)]
 
 
-def teach_num_threads(here: Any) -> None:
-    """Let ``torch.set_num_threads`` in a worker be for that worker; call once.
-
-    Args:
-        here: A `threading.local`; its ``info`` says whether the calling thread is a worker, and its
-            ``intra_op`` is set to the number before.
-    """
-
-    @wraps(_set_everywhere)
-    def set_num_threads(number: int) -> None:
-        if here.info is None or type(number) is not int or number < 1:
-            _set_everywhere(number)
-            return
-        if here.intra_op is None:
-            here.intra_op = torch.get_num_threads()
-        use_threads(number)
-
-    torch.set_num_threads = set_num_threads  # type: ignore[assignment]  # it is wrapped
-
-
 def use_threads(number: int) -> None:
     """Let torch's operators use so many threads when the calling thread calls them.
 
@@ -210,12 +188,12 @@ def use_threads(number: int) -> None:
     for set_number in _numbers_of_a_thread():
         set_number(number)
     if torch.get_num_threads() != number:
-        _set_everywhere(number)
-        helper = Thread(target=_set_everywhere, args=(threads,), name="tl-intraop")
+        torch.set_num_threads(number)
+        helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
         try:
             helper.start()
         except RuntimeError:  # no thread can be started: better too many for operators
-            _set_everywhere(threads)
+            torch.set_num_threads(threads)
         else:
             helper.join()
 
