@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import decimal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,15 +15,6 @@ from support.acting import Acting
 from threadloader import ThreadLoader
 
 level: contextvars.ContextVar[str] = contextvars.ContextVar("level", default="unset")
-
-
-class Declared(threading.local):
-    precision = 1
-    fast = False
-
-
-declared = Declared()
-bare = threading.local()
 
 
 def raises() -> str:
@@ -48,19 +38,9 @@ def value(digits: int) -> Iterator[None]:
     level.reset(token)
 
 
-@contextmanager
-def option(digits: int) -> Iterator[None]:
-    declared.precision = digits
-    declared.fast = digits == 7
-    bare.config = {"rounds": digits, "names": ["a", None]}
-    yield
-    del declared.precision, declared.fast, bare.config
-
-
 KINDS: list[tuple[Callable[[int], Any], Callable[[], str]]] = [
     (precision, lambda: str(len(str(decimal.Decimal(1) / 3)) - 2)),
     (value, level.get),
-    (option, lambda: f"{declared.precision}{declared.fast}{bare.config['rounds']}"),
     (lambda digits: np.errstate(divide="raise" if digits == 7 else "ignore"), raises),
 ]
 
@@ -91,17 +71,6 @@ def test_each_epoch_has_the_context_of_its_iter(
         for digits in (7, 5):
             with enter(digits):
                 assert {text for batch in loader for text in batch} == {look()}
-
-
-@pytest.mark.parametrize("names", [{"slot": 3}, {"ready": True}, {"mode": "fast", "handle": set}])
-def test_what_a_thread_has_opened_or_set_up_is_not_for_others(names: dict[str, Any]) -> None:
-    vars(bare).update(names)
-    try:
-        dataset = Acting(16, sample=lambda _: str(sorted(vars(bare))))
-        loader = ThreadLoader(dataset, threads=2, worker_init_fn=lambda _: None)
-        assert {text for batch in loader for text in batch} == {"[]"}
-    finally:
-        vars(bare).clear()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

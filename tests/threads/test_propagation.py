@@ -1,4 +1,4 @@
-"""Threads that a worker starts, and tasks that it submits, are told who the worker is."""
+"""Threads that a worker starts are told who the worker is."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from threadloader._threads.worker_info import pass_seed_here
 from threadloader._torch import IterableDataset
 
 WORKERS = 3
+INHERITS = getattr(sys.flags, "thread_inherit_context", False)
 
 
 def me() -> tuple[int, int] | None:
@@ -128,18 +129,6 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
         assert here is not None
 
 
-def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:
-    with ThreadPoolExecutor(2) as pool:  # its threads are started by whoever comes first
-        samples = Acting(30, sample=lambda _: (me(), pool.submit(me).result(PATIENCE)))
-        loader = ThreadLoader(samples, batch_size=None, collate_fn=tuple, num_workers=WORKERS)
-        batches = iter(loader)
-        for here, there in [spawn(next, batches).result(PATIENCE) for _ in range(30)]:
-            assert here == there
-            assert here is not None
-            assert pool.submit(me).result(PATIENCE) is None
-        loader.close()
-
-
 def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
     gone, dropped, asked = threading.Event(), threading.Event(), threading.Event()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -194,31 +183,19 @@ def test_a_process_that_such_a_thread_forks_is_no_worker(spawn: Spawn) -> None:
     assert there == (None, None)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="there are none before")
-def test_an_executor_of_interpreters_works_in_a_worker(spawn: Spawn) -> None:
-    from concurrent.futures import InterpreterPoolExecutor  # noqa: PLC0415
-
-    def ask(_: Any) -> Any:
-        with InterpreterPoolExecutor(1) as pool:
-            return pool.submit(abs, -1).result(PATIENCE)
-
-    loader = ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=ask)
-    assert spawn(list, loader).result(PATIENCE) == [1]
-
-
+@pytest.mark.skipif(INHERITS, reason="nothing is replaced where threads inherit context")
 def test_nothing_is_replaced_before_there_are_workers() -> None:
     script = """
 import sys, threading
 sys.modules["torch"] = None  # what takes long to import, and is not needed
-from concurrent.futures import ThreadPoolExecutor
-before = threading.Thread.start, ThreadPoolExecutor.submit
+before = threading.Thread.start
 from threadloader import ThreadLoader
 loader = ThreadLoader(range(4), num_workers=2)
-assert before == (threading.Thread.start, ThreadPoolExecutor.submit)
+assert before is threading.Thread.start
 for _ in range(3):
     list(loader)
     once = threading.Thread.start
-assert once is threading.Thread.start is not before[0] is once.__wrapped__
+assert once is threading.Thread.start is not before is once.__wrapped__
 """
     code, _, errors = run_child(script)
     assert code == 0, errors

@@ -5,20 +5,19 @@ that very function learns about threads (see `_torch.teach_worker_info`).  Witho
 a function here.
 
 In torch, threads that a dataset starts are in a worker's process, and `get_worker_info()` answers
-there.  Here they would belong to no worker.  So once there are workers, `Thread.start` asks for
-the calling thread's context, and the new thread runs in it, whatever its class.
+there.  Here they would belong to no worker.  Where threads inherit context variables, as on Python
+3.14 without a GIL, one tells them.  Elsewhere, once there are workers, `Thread.start` lets the new
+thread know what the calling one does, whatever its class.
 
-Any thread may start a thread of a `ThreadPoolExecutor`, which then works for all.  So such a thread
-has no context of its own: each task runs in the context of its submitter.  Not covered:
-``_thread.start_new_thread``, threads of C libraries, an executor's ``initializer``, and tasks of
-other pools, which run in the context of the pool's maker.
+A thread of an executor or a pool knows what the thread knew that started it, whoever submits its
+tasks.  Not covered: ``_thread.start_new_thread``, and threads of C libraries.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, wraps
 from threading import Thread
@@ -26,25 +25,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
 from threadloader._lifetime import DROPPED, in_forked_child
+from threadloader._threads.surroundings import PASS_SEED, WORKER_INFO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-
-    # Makes a context manager, inside of which another thread has the asking thread's context.
-    MakesContext = Callable[[], AbstractContextManager[None]]
 
 
 T = TypeVar("T")
 
 _MISSING: Any = object()
+_INHERITS = bool(getattr(sys.flags, "thread_inherit_context", False))
 
 
 class _Local(threading.local):
-    info: Any = None  # a WorkerInfo, in a worker
-    alone: tuple[Any, Any] = (None, None)  # the same, and as worker 0 of 1; see `in_part`
-    pass_seed: int | None = None
-    submits = False  # whether the thread is about to start an executor's thread
+    info: Any  # a WorkerInfo, in a worker
+    # The same, as worker 0 of 1, and what threads are told of that; see `in_part`.
+    alone: tuple[Any, Any, Any] = (None, None, None)
+    pass_seed: int | None
+
+    def __init__(self) -> None:  # in each thread
+        self.info, self.pass_seed = WORKER_INFO.get(), PASS_SEED.get()
 
 
 _here = _Local()
@@ -83,58 +83,57 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _context_here() -> MakesContext | None:
-    """Return a maker of the calling thread's context for another one; None outside workers."""
-    info, seed = _here.info, _here.pass_seed
-    if info is None and seed is None:
-        return None
-    return partial(_in_context, _PropagatedInfo.of(info), seed)
+def _be(info: Any, told: Any) -> None:
+    """Let the calling thread be a worker.
+
+    Args:
+        info: What describes it; None for no worker.
+        told: What threads that it starts inherit of that; see `_PropagatedInfo`.
+    """
+    _here.info = info
+    if _INHERITS:
+        WORKER_INFO.set(told)
 
 
-@contextmanager
-def _in_context(info: Any, seed: int | None) -> Iterator[None]:
-    before = _here.info, _here.pass_seed
-    _here.info, _here.pass_seed = info, seed
-    try:
-        yield
-    finally:
-        _here.info, _here.pass_seed = before
+def _begin_pass(seed: int | None) -> None:
+    _here.pass_seed = seed
+    if _INHERITS:
+        PASS_SEED.set(seed)
 
 
-# What propagates contexts in the place of functions of Python's, and whether it is installed.
+# What stands in the place of `Thread.start`, and whether it is installed.
 _replaced: dict[str, Any] = {}
 
 
 def _propagate() -> None:
-    """Begin to propagate contexts to threads that are started, for good.
+    """Begin to tell threads that are started who their worker is, for good.
 
-    It is never undone: others may have replaced the same functions since.  There is no lock, which
-    a child could be forked with: whoever comes second puts the same functions in place again, since
+    It is never undone: others may have replaced the same function since.  There is no lock, which a
+    child could be forked with: whoever comes second puts the same function in place again, since
     `dict.setdefault` is atomic on both builds.
     """
-    if "installed" in _replaced:
+    if _INHERITS or "installed" in _replaced:
         return
     thread: Any = Thread
-    executor: Any = ThreadPoolExecutor
     thread.start = _replaced.setdefault("start", _start(thread.start))
-    executor.submit = _replaced.setdefault("submit", _submit(executor.submit))
     _replaced["installed"] = True
 
 
 def _start(original: Callable[[Thread], None]) -> Callable[[Thread], None]:
     @wraps(original)
     def start(self: Thread) -> None:
-        context = _context_here()
-        if context is None or _here.submits:
+        info, seed = _here.info, _here.pass_seed
+        if info is None and seed is None:
             return original(self)
+        told = _PropagatedInfo.of(info)
         # On the instance, since subclasses have a run() of their own; it may have one, too.
         names, run = vars(self), self.run
         before = names.get("run", _MISSING)
 
         def run_in_context() -> None:
             put_back()
-            with context():
-                run()
+            _here.info, _here.pass_seed = told, seed
+            run()
 
         def put_back() -> None:
             if names.get("run") is run_in_context:
@@ -150,38 +149,10 @@ def _start(original: Callable[[Thread], None]) -> Callable[[Thread], None]:
     return start
 
 
-def _submit(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        context = _context_here()
-        if context is None or not _runs_here(self):
-            return original(self, fn, *args, **kwargs)
-        before, _here.submits = _here.submits, True
-        try:
-            return original(self, partial(_call, context, fn), *args, **kwargs)
-        finally:
-            _here.submits = before
-
-    return submit
-
-
-def _call(context: MakesContext, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function in its submitter's context."""
-    with context():
-        return function(*args, **kwargs)
-
-
-def _runs_here(executor: Any) -> bool:
-    """Whether tasks run in this interpreter; to another one only what can be pickled is sent."""
-    return all(
-        kind.__module__ != "concurrent.futures.interpreter" for kind in type(executor).__mro__
-    )
-
-
 @in_forked_child
 def _forget() -> None:
     """Forget the worker: a process that it forks is none of this loader's workers."""
-    _here.info = None
+    _be(None, None)
 
 
 if _torch.AVAILABLE:
@@ -213,11 +184,12 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
     """
     _propagate()
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
-    before, _here.pass_seed = _here.pass_seed, seed
+    before = _here.pass_seed
     try:
+        _begin_pass(seed)
         return function(*args)
     finally:
-        _here.pass_seed = before
+        _begin_pass(before)
         function, args = DROPPED, ()  # an error keeps this frame
 
 
@@ -226,18 +198,18 @@ def in_part(seed: int | None, function: Callable[..., T], *args: Any) -> T:
 
     So a part that was asked for is not shared out once more, by who looks at `get_worker_info`.
     """
-    info = _here.info
+    info, told = _here.info, WORKER_INFO.get()
     try:
         if info is not None:
             if _here.alone[0] is not info:
                 alone = _torch.make_worker_info(0, 1, info.seed, info.dataset, info.rng)
-                _here.alone = info, alone
-            _here.info = _here.alone[1]
+                _here.alone = info, alone, _PropagatedInfo.of(alone)
+            _be(*_here.alone[1:])
         return in_pass(seed, function, *args)
     finally:
-        _here.info = info
+        _be(info, told)
         function, args = DROPPED, ()  # an error keeps this frame
-        info = alone = DROPPED  # the same
+        info = told = alone = DROPPED  # the same
 
 
 class Introduction:
@@ -251,23 +223,25 @@ class Introduction:
         rng: See `introduced`.
     """
 
-    __slots__ = ("_info",)
+    __slots__ = ("_info", "_told")
 
     def __init__(
         self, number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
     ) -> None:
         _propagate()
         self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
+        self._told = _PropagatedInfo.of(self._info)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in which the calling thread is that worker."""
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
         grad = _torch.grad_enabled()  # a sample may switch it off, which ends with a thread
-        before, _here.info = _here.info, self._info
+        before = _here.info, WORKER_INFO.get()
         try:
+            _be(self._info, self._told)
             return function(*args)
         finally:
-            _here.info = before
+            _be(*before)
             _torch.restore_grad(grad)
             self = function = DROPPED  # an error keeps this frame
             args = ()
@@ -289,9 +263,10 @@ def introduced(
         rng: An object with its generators.
     """
     _propagate()
-    before = _here.info
-    _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
+    before = _here.info, WORKER_INFO.get()
+    info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:
+        _be(info, _PropagatedInfo.of(info))
         yield
     finally:
-        _here.info = before
+        _be(*before)
