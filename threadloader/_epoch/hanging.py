@@ -1,7 +1,7 @@
 """What a batch that does not come waits for: which worker, which sample, and where it is.
 
-The stacks are those of the moment.  A thread that runs on meanwhile shows where it was, or is left
-out.
+With the GIL also its stack, at that moment.  Without one nobody may walk the stack of a thread that
+runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import warn_user
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def _threads_in(stats: Stats, progress: Progress, head: OpenBatch | FailedBatch)
     busy = stats.busy()
     plan = getattr(head, "plan", None)
     due = [counters for counters in busy if plan is not None and _plan_of(counters) is plan]
-    stacks = sys._current_frames()  # noqa: SLF001  # documented, in spite of its name
+    # Documented, in spite of its name.
+    stacks = sys._current_frames() if gil_is_enabled() else {}  # noqa: SLF001
     try:
         parts = [
             _described(counters, progress) + _stack(stacks.get(counters.thread))
@@ -166,7 +168,7 @@ def _sample(ticket: Ticket, fetched: int | None) -> str:
 
 
 def _stack(frame: object) -> str:
-    """Return a thread's stack, from the user's first frame on; nothing if the thread is gone."""
+    """Return a thread's stack, from the user's first frame on; nothing if there is none."""
     import traceback  # noqa: PLC0415  # nearly never needed
 
     if frame is None:
