@@ -83,24 +83,6 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _be(info: Any, told: Any) -> None:
-    """Let the calling thread be a worker.
-
-    Args:
-        info: What describes it; None for no worker.
-        told: What threads that it starts inherit of that; see `_PropagatedInfo`.
-    """
-    _here.info = info
-    if _INHERITS:
-        WORKER_INFO.set(told)
-
-
-def _begin_pass(seed: int | None) -> None:
-    _here.pass_seed = seed
-    if _INHERITS:
-        PASS_SEED.set(seed)
-
-
 # What stands in the place of `Thread.start`, and whether it is installed.
 _replaced: dict[str, Any] = {}
 
@@ -152,7 +134,9 @@ def _start(original: Callable[[Thread], None]) -> Callable[[Thread], None]:
 @in_forked_child
 def _forget() -> None:
     """Forget the worker: a process that it forks is none of this loader's workers."""
-    _be(None, None)
+    _here.info = None
+    if _INHERITS:
+        WORKER_INFO.set(None)
 
 
 if _torch.AVAILABLE:
@@ -186,10 +170,14 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before = _here.pass_seed
     try:
-        _begin_pass(seed)
+        _here.pass_seed = seed
+        if _INHERITS:
+            PASS_SEED.set(seed)
         return function(*args)
     finally:
-        _begin_pass(before)
+        _here.pass_seed = before
+        if _INHERITS:
+            PASS_SEED.set(before)
         function, args = DROPPED, ()  # an error keeps this frame
 
 
@@ -204,10 +192,14 @@ def in_part(seed: int | None, function: Callable[..., T], *args: Any) -> T:
             if _here.alone[0] is not info:
                 alone = _torch.make_worker_info(0, 1, info.seed, info.dataset, info.rng)
                 _here.alone = info, alone, _PropagatedInfo.of(alone)
-            _be(*_here.alone[1:])
+            _here.info = _here.alone[1]
+            if _INHERITS:
+                WORKER_INFO.set(_here.alone[2])
         return in_pass(seed, function, *args)
     finally:
-        _be(info, told)
+        _here.info = info
+        if _INHERITS:
+            WORKER_INFO.set(told)
         function, args = DROPPED, ()  # an error keeps this frame
         info = told = alone = DROPPED  # the same
 
@@ -236,12 +228,16 @@ class Introduction:
         """Call a function in which the calling thread is that worker."""
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
         grad = _torch.grad_enabled()  # a sample may switch it off, which ends with a thread
-        before = _here.info, WORKER_INFO.get()
+        info, told = _here.info, WORKER_INFO.get()
         try:
-            _be(self._info, self._told)
+            _here.info = self._info
+            if _INHERITS:
+                WORKER_INFO.set(self._told)
             return function(*args)
         finally:
-            _be(*before)
+            _here.info = info
+            if _INHERITS:
+                WORKER_INFO.set(told)
             _torch.restore_grad(grad)
             self = function = DROPPED  # an error keeps this frame
             args = ()
@@ -263,10 +259,13 @@ def introduced(
         rng: An object with its generators.
     """
     _propagate()
-    before = _here.info, WORKER_INFO.get()
-    info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
+    before, told = _here.info, WORKER_INFO.get()
+    _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
+    if _INHERITS:
+        WORKER_INFO.set(_PropagatedInfo.of(_here.info))
     try:
-        _be(info, _PropagatedInfo.of(info))
         yield
     finally:
-        _be(*before)
+        _here.info = before
+        if _INHERITS:
+            WORKER_INFO.set(told)
