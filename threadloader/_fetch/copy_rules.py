@@ -263,6 +263,8 @@ def rebuild(value: Any, copier: Copier) -> Steps:
     for number, part in enumerate(arguments):
         twin = yield (number,), part
         own.append(twin)
+    if (known := copier.copied.get(id(value))) is not None:  # it has led to itself
+        return known[1]
     copier.fill()  # it may look into a dict
     twin = copier.keep(value, function(*own))
     for each in items or ():
@@ -359,8 +361,7 @@ def _refill(value: Any, copier: Copier, base: Any) -> Steps:
     found, own = list(base.__iter__(value)), []
     for place, part in enumerate(found):
         own.append(part if type(part) in ATOMS else (yield (place,), part))
-    known = copier.copied.get(id(value))
-    if known is not None:  # it has led to itself
+    if (known := copier.copied.get(id(value))) is not None:  # it has led to itself
         return known[1]
     layout = layout_of(type(value))
     if all(a is b for a, b in zip(own, found, strict=True)) and not layout.dict_of(value):
@@ -548,6 +549,8 @@ def _copy_partial(value: Any, copier: Copier) -> Steps:
     function = yield "func", value.func
     arguments = yield "args", value.args
     keywords = yield "keywords", value.keywords
+    if (known := copier.copied.get(id(value))) is not None:  # it has led to itself
+        return known[1]
     make = functools.partial.__new__
     twin = copier.keep(value, make(type(value), function, *arguments, **keywords))
     return (yield from copy_attributes(value, copier, twin))
