@@ -122,7 +122,7 @@ class Copied(dict[int, tuple[Any, Any]]):
         Not by `when_dropped`, which would keep the twins, and so a loader that one of them leads
         to, for ever.
         """
-        _silence(self._silent)
+        _silence(vars(self).get("_silent", []))  # Ctrl-C comes up before it has any, too
 
 
 class Rules(NamedTuple):
