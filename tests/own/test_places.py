@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 from support.in_workers import MANY_ROWS, ROWS, THREADS, in_workers
 
+from threadloader import ThreadLoader
+
 Style = tuple[Callable[[Any, int], object], Callable[[Any], Any]]  # how to write, and to read
 BEFORE = 99  # what the user's object says before there are samples
 
@@ -124,36 +126,14 @@ class Pair(NamedTuple):
     right: Any
 
 
-class List(list[Any]):
-    now: Any
+def subclass(of: Any) -> Any:
+    return type(of.__name__.title(), (of,), {"__module__": __name__})
 
 
-class Dict(dict[Any, Any]):
-    now: Any
-
-
-class Set(set[Any]):
-    now: Any
-
-
-class Deque(collections.deque[Any]):
-    now: Any
-
-
-class Tuple(tuple[Any, ...]):  # noqa: SLOT001  # so that it has attributes
-    now: Any
-
-
-class Bytes(bytearray):
-    now: Any
-
-
-class Array(np.ndarray[Any, Any]):
-    now: Any
-
-
-class Failure(Exception):  # noqa: N818  # what a dataset keeps of the last sample
-    now: Any
+List, Dict, Set, Tuple = map(subclass, (list, dict, set, tuple))
+Deque, Bytes, Array, Failure = map(
+    subclass, (collections.deque, bytearray, np.ndarray, RuntimeError)
+)
 
 
 class Struct(ctypes.Structure):
@@ -242,34 +222,19 @@ def of_an_object_in_a_closure() -> Any:
     return work
 
 
-def of_a_default() -> Any:
-    def work(value: int | None = None, box: list[Any] = [None]) -> Any:  # noqa: B006
+def of_a_default(number: int) -> Any:
+    def work(value: Any = None, box: Any = [None], *, other: Any = [None]) -> Any:  # noqa: B006
+        boxes = box, other
         if value is not None:
-            box[0] = value
-        return box[0]
-
-    return work
-
-
-def of_a_keyword_default() -> Any:
-    def work(value: int | None = None, *, box: list[Any] = [None]) -> Any:  # noqa: B006
-        if value is not None:
-            box[0] = value
-        return box[0]
-
-    return work
-
-
-def of_a_function() -> Any:
-    def work() -> None: ...
+            boxes[number][0] = value
+        return boxes[number][0]
 
     return work
 
 
 def beside(make: Callable[[Any], Any]) -> Callable[[], Any]:
     def made() -> Any:
-        helper = Helper()
-        return Helper(inner=helper, way=make(helper))
+        return Helper(inner=(helper := Helper()), way=make(helper))
 
     return made
 
@@ -299,14 +264,8 @@ def bound(box: Any, name: str) -> Any:
     return Helper(put=getattr(box, name), box=box)
 
 
-def with_key() -> Any:
-    key = Helper()
-    return Helper(table={key: 1}, key=key)
-
-
 def keyed_by_weak_references() -> Any:
-    key = Helper()
-    return Helper(inner=key, table=weakref.WeakKeyDictionary({key: [None]}))
+    return Helper(inner=(key := Helper()), table=weakref.WeakKeyDictionary({key: [None]}))
 
 
 def of_a_field() -> Any:
@@ -336,10 +295,6 @@ def of_objects() -> Any:
     made = np.empty(2, object)
     made[:] = [[None], Helper()]
     return made
-
-
-def rows_of_an_array() -> Any:
-    return np.zeros((3, 4), np.int32)[1:, ::2]
 
 
 def tensors() -> Any:
@@ -394,7 +349,7 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "dict in a list in a dict": (lambda: {"k": [{}]}, inside(lambda o: o["k"][0], KEY)),
     "key": (lambda: {Helper(): 1}, inside(any_of, NOW)),
     "key that is an attribute, too": (
-        with_key,
+        lambda: Helper(key=(key := Helper()), table={key: 1}),
         (lambda o, i: o.key.put(i), lambda o: next(iter(o.table)).now),
     ),
     "set": (set, ONE),
@@ -421,6 +376,10 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
         lambda: types.MappingProxyType({"k": [None]}),
         inside(lambda o: o["k"], FIRST),
     ),
+    "mappingproxy beside its dict": (
+        lambda: Helper(inner=(inner := {}), way=types.MappingProxyType(inner)),
+        (lambda o, i: o.inner.update(k=i), lambda o: o.way["k"]),
+    ),
     "list subclass": (lambda: List([None]), FIRST),
     "attribute of a list": (List, NOW),
     "dict subclass": (Dict, KEY),
@@ -438,9 +397,9 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "nonlocal": (of_a_closure, CALLS),
     "list in a closure": (of_a_list_in_a_closure, CALLS),
     "object in a closure": (of_an_object_in_a_closure, CALLED),
-    "default": (of_a_default, CALLED),
-    "keyword default": (of_a_keyword_default, CALLED),
-    "attribute of a function": (of_a_function, NOW),
+    "default": (lambda: of_a_default(0), CALLED),
+    "keyword default": (lambda: of_a_default(1), CALLED),
+    "attribute of a function": (lambda: lambda: None, NOW),
     "argument of a partial": (
         lambda: functools.partial(Helper.put, Helper()),
         (lambda o, i: o(i), lambda o: o.args[0].now),
@@ -514,7 +473,7 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "array": (lambda: np.zeros(3, np.int32), FIRST),
     "array of no dimensions": (lambda: np.array(0), (fill, int)),
     "array of 64 KiB": (lambda: np.zeros((64, 256), np.int32), item((1, 2))),
-    "view of an array": (rows_of_an_array, item((1, 1))),
+    "view of an array": (lambda: np.zeros((3, 4), int)[1:, ::2], item((1, 1))),
     "array of a bytearray": (lambda: np.frombuffer(bytearray(8), np.uint8), FIRST),
     "record of a structured array": (
         lambda: np.zeros(2, [("k", "i4"), ("j", "f8")]),
@@ -558,3 +517,25 @@ def test_without_workers_samples_write_to_the_users_object(place: Any, where: st
     what, put, get = place
     assert in_workers(what, get, put, 0, where) == list(range(ROWS))
     assert get(what) == ROWS - 1
+
+
+class Trains:
+    """A dataset whose method is the collate function."""
+
+    def __len__(self) -> int:
+        return MANY_ROWS
+
+    def __getitem__(self, _: int) -> Any:
+        return self
+
+    def collate(self, samples: list[Any]) -> Any:
+        return self, samples
+
+
+@pytest.mark.parametrize("threads", [0, 1, THREADS, None])
+def test_a_method_as_collate_function_has_the_dataset_of_its_worker(threads: int | None) -> None:
+    data = Trains()
+    with ThreadLoader(data, 4, threads=threads, collate_fn=data.collate) as loader:
+        batches = list(loader)
+    assert {own for own, _ in batches} <= {own for _, samples in batches for own in samples}
+    assert (batches[0][0] is data) == (threads == 0)
