@@ -76,17 +76,13 @@ def _copy_of(value: Any) -> Any:
         return copy.deepcopy(value)
     if isinstance(value, np.random.SeedSequence):
         return _sample_seeds(value)
-    twin = copy.deepcopy(value)
-    if isinstance(value, np.random.Generator):
-        bits = value.bit_generator
-        seeds = getattr(bits, "seed_seq", None)
-        if _KEEPS_SEEDS and isinstance(seeds, np.random.SeedSequence):
-            twin.bit_generator.__setstate__((bits.state, _sample_seeds(seeds)))
-        elif seeds is not None and not _KEEPS_SEEDS:
-            own = type(bits)(copy.deepcopy(seeds))
-            own.state = bits.state
-            twin = type(value)(own)
-    return twin
+    bits: Any = getattr(value, "bit_generator", None)
+    seeds = getattr(bits, "seed_seq", None)
+    if isinstance(value, np.random.Generator) and isinstance(seeds, np.random.SeedSequence):
+        own = type(bits)(_sample_seeds(seeds))
+        own.state = bits.state
+        return type(value)(own)
+    return copy.deepcopy(value)
 
 
 def _sample_seeds(seeds: Any) -> Any:

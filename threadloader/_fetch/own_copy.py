@@ -107,6 +107,10 @@ class Copied(dict[int, tuple[Any, Any]]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # each is another one
     __eq__ = object.__eq__
 
+    def shared_pairs(self) -> dict[int, tuple[Any, Any]]:
+        """Return what was found to be shared."""
+        return {key: pair for key, pair in self.items() if pair[0] is pair[1]}
+
     def silence(self, twin: Any) -> None:
         """Let the ``__del__`` of a twin not run when the twins are dropped.
 

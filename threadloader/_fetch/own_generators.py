@@ -11,6 +11,7 @@ from __future__ import annotations
 import types
 from functools import partial
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader._fetch.copy_rules import new_copier
@@ -20,7 +21,7 @@ from threadloader._lifetime import DROPPED
 from threadloader._rng.streams import Seeded, here, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from threadloader._fetch.own_copy import Found
 
@@ -85,14 +86,15 @@ class OwnGenerators:
         all: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_are_users", "_looks", "_places", "_root")
+    __slots__ = ("_are_users", "_looks", "_places", "_root", "_shared")
 
     def __init__(self, root: Any, copied: Copied | None) -> None:
         self._root = root
         self._are_users = copied is None
         # Of a copy now: later nobody knows how the user has seeded them.
         has_some = copied is not None and bool(copied.generators)
-        self._places = _places_in(root) if has_some else []
+        self._shared = {} if copied is None else copied.shared_pairs()
+        self._places = self._find() if has_some else []
         # And at the first call, by when a worker_init_fn may have made others.
         self._looks = copied is None or copied.may_get_generators
 
@@ -129,10 +131,13 @@ class OwnGenerators:
             # An error keeps this frame.
             self = function = args = states = found = generator = state = DROPPED
 
+    def _find(self, *, seeds: bool = True) -> list[_Place]:
+        return _places_in(self._root, self._shared, seeds=seeds)
+
     def _look(self) -> None:
         self._looks = False
         known = {each.place for each in self._places}
-        places = _places_in(self._root, seeds=self._are_users)
+        places = self._find(seeds=self._are_users)
         self._places += [each for each in places if each.place not in known]
 
     def seed(self) -> None:
@@ -173,21 +178,32 @@ def seeded(function: Any, copied: Copied | None) -> Any:
     return SeededFunction(function, own) if own else function
 
 
-def generators_in(root: Any) -> list[Found]:
-    """Return the generators that an object leads to, each once; nothing is opened or copied."""
+def generators_in(
+    root: Any, shared: Mapping[int, tuple[Any, Any]] = MappingProxyType({})
+) -> list[Found]:
+    """Return the generators that an object leads to, each once; nothing is opened or copied.
+
+    Args:
+        root: The object.
+        shared: What nobody looks into, as in `Copied`.
+    """
     copied = Copied()
+    copied.update(shared)
     new_copier(copied, looks=True).copy("", root)
     return [each for each in copied.generators if is_own_generator(each.generator)]
 
 
-def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
+def _places_in(
+    root: Any, shared: Mapping[int, tuple[Any, Any]], *, seeds: bool = True
+) -> list[_Place]:
     """Return where an object, and those that it leads to, have generators.
 
     Args:
         root: The object.
+        shared: See `generators_in`.
         seeds: Whether the seeds of the generators count.
     """
-    found = generators_in(root)
+    found = generators_in(root, shared)
     held: dict[int, list[Seeding]] = {}
     for each in found:
         held.setdefault(id(each.holder), []).append(Seeding.of(each.generator))

@@ -69,7 +69,7 @@ def own_of(
     if given.how == "shared":
         return given._replace(collate_fn=None, copied=copied)
     if shared is not None:
-        copied.update((key, pair) for key, pair in shared.items() if pair[0] is pair[1])
+        copied.update(shared.shared_pairs())
     copier = new_copier(copied, limits=LIMITS["replica" if replica else given.how])
     named = {
         "dataset": given.dataset,
