@@ -108,10 +108,10 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
             each, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where ``memory_budget`` says so.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
-        dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
-            shares the data (see README), but a deep copy of an iterable;
-            ``"shared"``, the dataset itself; or ``"deep"``, a ``copy.deepcopy``.  Of ``collate_fn``
-            and ``transform`` each has a copy, too, but for ``"shared"``.
+        dataset_copy: What each worker has of the dataset, ``transform`` and ``collate_fn``:
+            ``"auto"``, its own of everything that Python code can write, while data is shared;
+            ``"deep"``, the same, but large arrays and containers are copied, too; ``"shared"``,
+            your objects themselves.
         transform: Applied to the samples of an iterable by all threads but the one that reads.
         seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
         isolate_rng: Whether each sample draws from its own random streams, so that batches do
