@@ -12,6 +12,7 @@ import enum
 import functools
 import io
 import re
+import struct
 import sys
 import threading
 import types
@@ -64,7 +65,7 @@ _TABLES = (
 _CODE = (
     *(type, types.ModuleType, types.CodeType, property, classmethod, staticmethod, range, slice),
     *(enum.Enum, np.generic, np.dtype, types.GenericAlias, types.UnionType, types.EllipsisType),
-    re.Match,
+    *(re.Match, struct.Struct),
 )
 _LOADERS = "torch.utils.data.dataloader"
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python, among others

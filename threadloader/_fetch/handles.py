@@ -415,7 +415,12 @@ def _no_way(_value: Any, _copier: Copier) -> Any:
 
 
 TABLE: dict[str, dict[str, Rule]] = {
-    "_io": {"_io.FileIO": _file, "_io.BufferedReader": _file, "_io.TextIOWrapper": _file},
+    "_io": {
+        "_io.FileIO": _file,
+        "_io.BufferedReader": _file,
+        "_io.BufferedWriter": _file,
+        "_io.TextIOWrapper": _file,
+    },
     "gzip": {"gzip.GzipFile": _opened_by("gzip.GzipFile")},
     "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File")},
     "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile")},
