@@ -1,4 +1,4 @@
-"""Pipelines of other libraries in a `Cached`: batches are those without one."""
+"""Pipelines of other libraries, cut in two by a `Cached`: batches are those of the whole one."""
 
 from __future__ import annotations
 
@@ -23,36 +23,43 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def folder(photos: Path, transform: Any) -> Any:
+def folder(photos: Path, fixed: Any, rest: Any) -> tuple[Any, Any, Any]:
+    """Return a dataset with all transforms, one with those that are not random, and the others."""
     import torchvision  # noqa: PLC0415  # what is tested
 
-    return torchvision.datasets.ImageFolder(photos, transform)
+    whole = torchvision.datasets.ImageFolder(photos, lambda image: rest(fixed(image)))
+    part = torchvision.datasets.ImageFolder(photos, fixed)
+    return whole, part, lambda sample: (rest(sample[0]), sample[1])
 
 
 def first_version(photos: Path) -> Any:
     t = pytest.importorskip("torchvision.transforms")
-    steps = [t.Resize(32), t.RandomCrop(24), t.RandomHorizontalFlip(), t.ToTensor()]
-    return folder(photos, t.Compose([*steps, t.Normalize([0.5], [0.5], inplace=True)]))
+    steps = [t.RandomCrop(24), t.RandomHorizontalFlip(), t.ToTensor()]
+    rest = t.Compose([*steps, t.Normalize([0.5], [0.5], inplace=True)])
+    return folder(photos, t.Resize(32), rest)
 
 
 def second_version(photos: Path) -> Any:
     t = pytest.importorskip("torchvision.transforms.v2")
-    return folder(
-        photos, t.Compose([t.ToImage(), t.Resize(32), t.RandomCrop(24), t.ColorJitter(1)])
-    )
+    rest = t.Compose([t.RandomCrop(24), t.ColorJitter(1)])
+    return folder(photos, t.Compose([t.ToImage(), t.Resize(32)]), rest)
 
 
 def sequential(photos: Path) -> Any:
     torch, t = pytest.importorskip("torch"), pytest.importorskip("torchvision.transforms.v2")
-    return folder(photos, torch.nn.Sequential(t.PILToTensor(), t.Resize(32), t.RandomCrop(24)))
+    return folder(photos, torch.nn.Sequential(t.PILToTensor(), t.Resize(32)), t.RandomCrop(24))
 
 
 def monai(_: Path) -> Any:
     t, data = pytest.importorskip("monai.transforms"), pytest.importorskip("monai.data")
     items = [{"image": np.random.default_rng(n).random((1, 40, 50))} for n in range(12)]
+    fixed = data.Dataset(
+        items, t.Compose([t.EnsureTyped(["image"]), t.Resized(["image"], (32, 40))])
+    )
     crop = t.RandSpatialCropd(["image"], (24, 24), random_size=False)
-    steps = [t.EnsureTyped(["image"]), t.Resized(["image"], (32, 40)), crop]
-    return data.Dataset(items, t.Compose([*steps, t.RandFlipd(["image"], 0.5)]))
+    rest = t.Compose([crop, t.RandFlipd(["image"], 0.5)])
+    # Random transforms of MONAI's have generators, whose seeds follow from the way to them.
+    return data.Dataset(fixed, rest), fixed, rest
 
 
 PIPELINES = (first_version, second_version, sequential, monai)
@@ -60,7 +67,7 @@ PIPELINES = (first_version, second_version, sequential, monai)
 
 @pytest.mark.usefixtures("vision")
 @pytest.mark.parametrize("make", PIPELINES)
-def test_batches_are_those_without_a_cache(make: Callable[[Path], Any], photos: Path) -> None:
+def test_batches_are_those_of_the_whole_pipeline(make: Callable[[Path], Any], photos: Path) -> None:
     pytest.importorskip("PIL")
 
     def pixels(dataset: Any, threads: int) -> list[bytes]:
@@ -72,8 +79,9 @@ def test_batches_are_those_without_a_cache(make: Callable[[Path], Any], photos: 
         with ThreadLoader(dataset, 4, threads=threads, **options) as loader:
             return [batch for _ in range(3) for batch in loader]
 
-    wanted = pixels(make(photos), 0)
+    wanted = pixels(make(photos)[0], 0)
     for threads in (0, 3):
-        dataset = Cached(make(photos), memory="10MiB")
+        _, fixed, rest = make(photos)
+        dataset = Cached(fixed, memory="10MiB", transform=rest)
         assert pixels(dataset, threads) == wanted
         assert dataset.cache_use().kept == 12

@@ -96,18 +96,6 @@ def set_attribute(twin: Any, name: str, value: Any) -> None:
     layout.dict_of(twin)[name] = value
 
 
-def shallow_copy(value: Any) -> Any:
-    """Return an object with the same attributes, by none of its own methods.
-
-    Raises:
-        TypeError: It is an instance of a class of C, a list say.
-    """
-    twin = object.__new__(type(value))
-    for name, part in attributes(value):
-        set_attribute(twin, name, part)
-    return twin
-
-
 def entries(container: Any) -> list[Any]:
     """Return what is in a container now: pairs of a dict, or else entries.
 

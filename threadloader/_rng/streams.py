@@ -138,11 +138,6 @@ class SampleStream:
         self._counted = counted
         self._forget()
 
-    def again(self) -> None:
-        """Let what is drawn at this position be drawn once more, from the beginning."""
-        self._forget()
-        self.seed_default()
-
     def _forget(self) -> None:
         self._key_at = self._random_at = self._legacy_at = self._numpy_at = self._torch_at = -1
 

@@ -158,6 +158,24 @@ def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
         next(iter(loader))
 
 
+class Carrying(Loaded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = np.random.default_rng(3)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.generator.random()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_generator_that_the_dataset_has_is_found_out_in_the_next_epoch(threads: int) -> None:
+    dataset = Cached(Carrying(), memory="1 MiB")
+    with ThreadLoader(dataset, 4, threads=threads, seed=1) as loader:
+        list(loader)
+        with pytest.raises(DataError, match=r"another sample \d+ .* if it is random, .*transform="):
+            list(loader)
+
+
 @pytest.mark.parametrize("damage", ["a byte", "the end", "all of it", "another's"])
 def test_a_damaged_folder_gives_right_samples(tmp_path: Path, damage: str) -> None:
     list(cached(Loaded(), tmp_path))

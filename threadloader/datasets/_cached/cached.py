@@ -1,7 +1,7 @@
 """Cached: what a dataset returned is kept, in a folder or in memory, and found there instead.
 
 Only what is always the same may be kept.  So a dataset that draws random numbers is refused, and
-some of the samples that are found are loaded again, and compared.
+some of the samples that are found are loaded again, and compared.  What is random comes after.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
+from threadloader._rng.isolation import redirecting
+from threadloader._rng.streams import here
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
-from threadloader.datasets._cached.prefix import DREW, WHOLE, Prefix
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
-from threadloader.errors import DataError, warn_user
+from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    from threadloader.datasets._cached.prefix import Split
 
 
 _FORMAT = 1  # of the folder
@@ -54,8 +53,7 @@ class Cached(_torch.Dataset[Any]):
 
     A folder serves other epochs, threads and processes; memory the threads of this process.  Of all
     that want a sample, one loads it, and all others get what it kept.  Random augmentation comes
-    after the cache: it is the ``transform``.  Or, with memory, it is in the dataset's own pipeline
-    of transforms: then what comes before the first random one is kept.
+    after the cache: it is the ``transform``.
 
     A sample comes back as equal values of the same types.  In a folder: numbers, strings, bytes,
     None, arrays, dense tensors on the CPU and Pillow's images (pixels, mode
@@ -124,7 +122,6 @@ class Cached(_torch.Dataset[Any]):
             self._samples = _InFolder(FolderCache(place, cache_bytes, makes_room=False))
         # Copies of this dataset, one for each worker, share these.
         self._counts = _Counts(checks)
-        self._prefix = Prefix([]) if memory is None else Prefix.of(dataset)
 
     def __len__(self) -> int:
         return self._length
@@ -162,56 +159,35 @@ class Cached(_torch.Dataset[Any]):
     def _find(self, index: int) -> tuple[Any] | None:
         """Return the sample that is kept; None if there is none."""
         found = self._samples.find(index)
-        if found is None or self._prefix.given_up:
-            return None
-        is_due = self._counts.is_due()
-        if self._prefix.paths:
-            return self._finished(index, found[0], is_due=is_due)
-        if is_due:
+        if found is not None and self._counts.is_due():
             self._compare(index)
         return found
-
-    def _finished(self, index: int, split: Split, *, is_due: bool) -> tuple[Any] | None:
-        """Return the sample that is kept in part, compared with a loaded one if that is due."""
-        prefix = self._prefix
-        if split.step != WHOLE and prefix.has_changed(self.dataset):
-            self._give_up("it has other transforms than before")
-            return None
-        if not is_due:
-            return (prefix.finish(self.dataset, split),)
-        same, sample = prefix.is_as_loaded(self.dataset, split, index)
-        if not same:
-            self._give_up(
-                f"sample {index} is another now, of the same random numbers: what its transforms "
-                "do follows from a clock, a global, or a generator that nobody knows of"
-            )
-        return (sample,)
-
-    def _give_up(self, reason: str) -> None:
-        # Two threads at once say it twice.
-        if not self._prefix.given_up and isinstance(self._samples, InMemory):
-            self._prefix.given_up = True
-            self._samples.clear()
-            warn_user(f"nothing is kept any more of {self._name}, since {reason}")
 
     def _loaded(self, index: int) -> Any:
         """Load a sample and keep it, or wait for who does."""
         with self._samples.making(index):
             found = self._find(index)
-            if found is not None:
-                return found[0]
-            if self._prefix.given_up:
-                return self.dataset[index]
-            sample, split = self._load(index)
-            if not (self._prefix.paths and isinstance(self._samples, InMemory)):
-                return self._samples.keep(index, sample)
-            if split is not None:
-                self._samples.give(index, split)
-            return sample
+            return self._samples.keep(index, self._load(index)) if found is None else found[0]
 
-    def _load(self, index: int) -> tuple[Any, Split | None]:
-        """Return a sample, from the dataset, and what is to be kept of one with transforms."""
-        return self._prefix.load(self.dataset, index, partial(self._refused, index))
+    def _load(self, index: int) -> Any:
+        """Return a sample from the dataset.
+
+        Raises:
+            DataError: It drew random numbers.
+        """
+        stream = here.stream
+        if stream is None:  # not in a loader: draws are nobody's business there
+            return self.dataset[index]
+        refusing: Any = _NoDraws(partial(self._refused, index))
+        here.stream = refusing
+        try:
+            # The calling thread of a loader may draw from torch's default generator.
+            with redirecting():
+                sample = self.dataset[index]
+        finally:
+            here.stream = stream
+        refusing.check()
+        return sample
 
     def _compare(self, index: int) -> None:
         """Load a sample again, and compare it with what is kept.
@@ -219,7 +195,7 @@ class Cached(_torch.Dataset[Any]):
         Raises:
             DataError: They differ.
         """
-        if not self._samples.has(index, self._load(index)[0]):
+        if not self._samples.has(index, self._load(index)):
             msg = (
                 f"the dataset returns another sample {index} than the one kept of {self._name}: "
                 "give it a new key if data or code have changed; if it is random, put what is "
@@ -227,11 +203,11 @@ class Cached(_torch.Dataset[Any]):
             )
             raise DataError(msg, self._place)
 
-    def _refused(self, index: int, reason: str) -> DataError:
-        reason += " beside its transforms" * (reason == DREW and bool(self._prefix.paths))
+    def _refused(self, index: int) -> DataError:
         msg = (
-            f"sample {index} of {self._name} {reason}, and a cache would give the same numbers in "
-            "all epochs: put what is random after the cache: Cached(..., transform=...)"
+            f"sample {index} of {self._name} drew random numbers, or seeded them, and a cache "
+            "would give the same ones in all epochs: put what is random after the cache: "
+            "Cached(..., transform=...)"
         )
         return DataError(msg, self._place)
 
@@ -278,6 +254,30 @@ class _InFolder:
     def has(self, index: int, sample: Any) -> bool:
         """Whether the sample that is kept is equal to this one."""
         return self._store.read(str(index)) in (None, packed(index, sample))
+
+
+class _NoDraws:
+    """In the place of the stream of a sample that may draw nothing; see `Stream`.
+
+    Args:
+        refused: Makes the error.
+
+    Threads:
+        all: one thread.
+    """
+
+    def __init__(self, refused: Callable[[], DataError]) -> None:
+        self._refused = refused
+        self._drawn = False
+
+    def __getattr__(self, _: str) -> Any:
+        self._drawn = True
+        raise self._refused()
+
+    def check(self) -> None:
+        """Raise the error if the sample drew, and went on after the error."""
+        if self._drawn:
+            raise self._refused()
 
 
 class _Counts:

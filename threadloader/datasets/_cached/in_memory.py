@@ -14,7 +14,6 @@ import sys
 from collections import deque
 from contextlib import contextmanager
 from threading import Lock, RLock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +23,11 @@ from threadloader._fetch.parts import CONTAINERS, attributes
 from threadloader._tuning.machine import free_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
 
 # What never changes, and so needs no copy.
-PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?)B?", re.IGNORECASE)
 _FREE = 256 << 20  # bytes that are left to the rest of the program.  Unmeasured, a choice
 _STEP = 16 << 20  # bytes that are taken before the system is asked again, in some 50 us
@@ -128,23 +127,13 @@ class InMemory:
         Raises:
             Exception: What ``copy.deepcopy`` raises, for a part of no kind that is known here.
         """
-        self.give(index, copied(sample))
+        own = copied(sample)
+        if os.getpid() == self._process:
+            nbytes = _size(own, set()) + _ENTRY
+            with self._lock:
+                if index not in self._kept and self._takes(nbytes):
+                    self._kept[index] = own
         return sample
-
-    def give(self, index: int, sample: Any) -> None:
-        """Keep a sample, which nobody else has, if there is room."""
-        if os.getpid() != self._process:
-            return
-        nbytes = _size(sample, set()) + _ENTRY
-        with self._lock:
-            if index not in self._kept and self._takes(nbytes):
-                self._kept[index] = sample
-
-    def clear(self) -> None:
-        """Drop what is kept."""
-        with self._lock:
-            self._kept.clear()
-            self._used = self._asked = 0
 
     def has(self, index: int, sample: Any) -> bool:
         """Whether the sample that is kept is equal to this one."""
@@ -164,49 +153,36 @@ class InMemory:
         return fits
 
 
-def mapped(
-    value: Any, leaf: Callable[[Any], Any], known: Mapping[int, Any] = MappingProxyType({})
-) -> Any:
-    """Return a value with other parts, in new containers.
-
-    Args:
-        value: The value.
-        leaf: Makes each part that is no container.
-        known: Parts that are made already, by the ids of those in the value.
-    """
-    kind = type(value)
-    if id(value) in known:
-        return known[id(value)]
-    if kind is tuple or kind is list:
-        return kind([mapped(part, leaf, known) for part in value])
-    if kind is dict:
-        return {key: mapped(part, leaf, known) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(kind, "_make"):
-        return kind._make(mapped(part, leaf, known) for part in value)
-    return leaf(value)
-
-
-def copied(value: Any, known: Mapping[int, Any] = MappingProxyType({})) -> Any:
+def copied(value: Any) -> Any:
     """Return a copy of a value that shares nothing with it that can be changed.
-
-    Args:
-        value: The value.
-        known: See `mapped`.
 
     Raises:
         Exception: What ``copy.deepcopy`` raises, for a part of no kind that is known here.
     """
-    copies = dict(known)  # an object that is there twice has one copy
-
-    def leaf(part: Any) -> Any:
-        copies[id(part)] = _copied(part)
-        return copies[id(part)]
-
-    return mapped(value, leaf, copies)
+    return _copied(value, {})
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, PLAIN):
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy; an object that is there twice has one.
+
+    Args:
+        value: The value.
+        copies: Of parts that were copied, by the ids of these; grows.
+    """
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_copied(part, copies) for part in value])
+    if kind is dict:
+        return {key: _copied(part, copies) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(kind, "_make"):
+        return kind._make(_copied(part, copies) for part in value)
+    if id(value) not in copies:
+        copies[id(value)] = _copy_of(value)
+    return copies[id(value)]
+
+
+def _copy_of(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
         return value
     if _is_array(value):
         return value.copy("K")
@@ -272,7 +248,7 @@ def _is_image(value: Any) -> bool:
 
 def _size(value: Any, seen: set[int]) -> int:
     """Return the bytes that a value takes when it is kept."""
-    if isinstance(value, PLAIN):
+    if isinstance(value, _PLAIN):
         return sys.getsizeof(value)
     if id(value) in seen:
         return 0
