@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Self
 
 
@@ -21,4 +22,8 @@ class SharedSet(_Shared, set):  # type: ignore[type-arg]
 
 
 class SharedDict(_Shared, dict):  # type: ignore[type-arg]
+    pass
+
+
+class SharedCounter(_Shared, Counter):  # type: ignore[type-arg]
     pass

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.child import run_child
+from support.shared import SharedCounter
 
 from threadloader import ThreadLoader, sample_rng
 from threadloader.datasets import Cached
@@ -25,7 +26,7 @@ class Loaded:
     """Counts how often each sample was loaded."""
 
     def __init__(self, shift: int = 0) -> None:
-        self.shift, self.times = shift, Counter[int]()
+        self.shift, self.times = shift, SharedCounter()
 
     def __len__(self) -> int:
         return SAMPLES

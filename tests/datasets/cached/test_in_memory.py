@@ -15,6 +15,7 @@ import pytest
 from support.child import run_child
 from support.patience import PATIENCE, Spawn, becomes
 from support.process_random import HAS_TORCH
+from support.shared import SharedCounter
 
 from threadloader import ThreadLoader
 from threadloader.datasets import Cached
@@ -26,7 +27,7 @@ class Loaded:
     """Counts how often each sample was loaded."""
 
     def __init__(self, nbytes: int = 10_000) -> None:
-        self.nbytes, self.times = nbytes, Counter[int]()
+        self.nbytes, self.times = nbytes, SharedCounter()
 
     def __len__(self) -> int:
         return SAMPLES
