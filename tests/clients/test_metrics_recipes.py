@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from clients.points import Points, model
 from threadloader import ThreadLoader
 

@@ -504,7 +504,8 @@ def test_a_cached_method_does_not_grow_from_epoch_to_epoch(threads: int | None) 
             gc.collect()
             misses.append(Clips.audio.cache_info().misses)
     assert Clips.audio.cache_info().currsize <= 3 * 16
-    assert misses[1] == misses[0] or threads != 1, "the second epoch found nothing in the cache"
+    # The calling thread is a worker, too, where it is tried: it has a cache of its own.
+    assert misses[-1] <= 3 * 16, "later epochs found nothing in the cache"
 
 
 class Spawns:

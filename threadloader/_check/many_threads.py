@@ -82,18 +82,23 @@ class ManyThreads:
             # What comes out wrong one after the other needs no second thread.
             if not keys or self._round(threads, keys, in_turn=True):
                 return None
-            number, begin = 0, perf_counter()
-            while number < ROUNDS or perf_counter() - begin < SECONDS:
-                if self._is_over():
-                    self.left_out = max(0, ROUNDS - number)
-                    break
-                # Half of the rounds with what samples set up still to be set up.
-                some, unused = (keys, often)[number // 2 % 2], bool(number % 2)
-                wrong = self._round(threads, some, unused=unused)
-                if wrong:
-                    return _finding(wrong, writes)
-                number += 1
-        return None
+            wrong = self._rounds(threads, keys, often)
+        return _finding(wrong, writes) if wrong else None
+
+    def _rounds(
+        self, threads: Sequence[WorkerThread], keys: Sequence[Any], often: Sequence[Any]
+    ) -> Sequence[Wrong]:
+        wrong: Sequence[Wrong] = ()
+        number, begin = 0, perf_counter()
+        while not wrong and (number < ROUNDS or perf_counter() - begin < SECONDS):
+            if self._is_over():
+                self.left_out = max(0, ROUNDS - number)
+                break
+            # Half of the rounds with what samples set up still to be set up.
+            some, unused = (keys, often)[number // 2 % 2], bool(number % 2)
+            wrong = self._round(threads, some, unused=unused)
+            number += 1
+        return wrong
 
     def _round(
         self,

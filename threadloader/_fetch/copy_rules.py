@@ -10,6 +10,7 @@ import array
 import ctypes
 import enum
 import functools
+import gc
 import io
 import re
 import struct
@@ -108,13 +109,13 @@ def _find(kind: type) -> Rule | None:
 
 def is_meeting(kind: type) -> bool:
     """Whether threads, processes or loaders meet at the objects of a class."""
-    modules = [base.__module__ for base in kind.__mro__]
+    modules = [str(base.__module__) for base in kind.__mro__]
     return _LOADERS in modules or not _MEETING.isdisjoint(it.partition(".")[0] for it in modules)
 
 
 def is_ours(kind: type) -> bool:
     """Whether a class is of this package: threads may share its objects, but for datasets."""
-    return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return str(kind.__module__).partition(".")[0] == __name__.partition(".")[0]
 
 
 def _find_by_shape(kind: type) -> Rule | None:
@@ -320,12 +321,13 @@ def _fill_dict(value: Any, copier: Copier, twin: Any, base: Any) -> Steps:
     found, put = entries(value), base.__setitem__
     own, ready = [], True
     for key, part in found:
+        own_key = key
         if type(key) not in ATOMS:
-            key = yield ("key",), key  # noqa: PLW2901
+            own_key = yield ("key",), key
             ready = False
         if type(part) not in ATOMS:
             part = yield (key,), part  # noqa: PLW2901
-        own.append((key, part))
+        own.append((own_key, part))
         if ready:
             put(twin, key, part)
     if not ready:
@@ -434,7 +436,8 @@ _FILL_DERIVED: dict[Any, Callable[[Any, Copier, Any], Steps]] = {
 
 
 def _copy_mapping(value: Any, _copier: Copier) -> Steps:
-    return types.MappingProxyType((yield "mapping", value | {}))
+    (mapping,) = gc.get_referents(value)
+    return types.MappingProxyType((yield "mapping", mapping))
 
 
 def _copy_number_or_text(value: Any, copier: Copier) -> Any:
@@ -540,8 +543,8 @@ def _copy_method_of_c(value: Any, _copier: Copier) -> Steps:
 
 def _copy_cached(value: Any, _copier: Copier) -> Steps:
     """Copy a cached function if it holds objects; the twin has a cache of its own."""
-    twin = yield "__wrapped__", value.__wrapped__
-    if twin is value.__wrapped__:
+    twin = value if _is_of_module(value) else (yield "__wrapped__", value.__wrapped__)
+    if twin is value or twin is value.__wrapped__:
         return value
     return functools.update_wrapper(functools.lru_cache(**value.cache_parameters())(twin), twin)
 

@@ -91,7 +91,7 @@ def _find_rule(kind: type) -> Rule | None:
     for base in kind.__mro__[:-1]:
         if (rule := _registered.get(base)) is not None:
             return rule
-        library = base.__module__.partition(".")[0]
+        library = str(base.__module__).partition(".")[0]
         if library == "builtins" and getattr(sys.modules["builtins"], base.__name__, None) is base:
             continue
         # C classes of lmdb say that they are builtins.
@@ -131,7 +131,11 @@ _closing_classes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionar
 def _file(file: Any, copier: Copier) -> Any:
     if file.closed or _is_written(file):
         return copier.keep(file, file)
-    _require(type(file).__module__ == "_io")  # else a class of the user's, with more to it
+    innermost = file
+    while (inner := getattr(innermost, "buffer", getattr(innermost, "raw", None))) is not None:
+        innermost = inner
+    # Else a class of the user's, with more to it, or what reads a compressed file.
+    _require(type(file).__module__ == "_io" and isinstance(innermost, io.FileIO))
     path, status = file.name, os.fstat(file.fileno())
     _require(isinstance(path, (str, bytes)) and stat.S_ISREG(status.st_mode))
     _require(os.path.samestat(status, os.stat(path)))  # noqa: PTH116  # bytes, too
@@ -239,6 +243,12 @@ def _image(image: Any, copier: Copier) -> Any:
         _require(getattr(image, "n_frames", 1) == 1)
         return image.copy()  # which reads it
     return twin
+
+
+def _gzip(file: Any, copier: Copier) -> Any:
+    """Open a file again that was opened by its path; around another file it may begin anywhere."""
+    _require(file.closed or file.myfileobj is not None or _is_written(file))
+    return _opened_by("gzip.GzipFile")(file, copier)
 
 
 # Databases
@@ -421,11 +431,12 @@ TABLE: dict[str, dict[str, Rule]] = {
         "_io.BufferedWriter": _file,
         "_io.TextIOWrapper": _file,
     },
-    "gzip": {"gzip.GzipFile": _opened_by("gzip.GzipFile")},
+    "gzip": {"gzip.GzipFile": _gzip},
     "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File")},
     "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile")},
     "tarfile": {"tarfile.TarFile": _archive},
     "mmap": {"mmap.mmap": _map},
+    "itertools": {"*": _no_way},  # which gives up the protocol of `pickle`
     "asyncio": {"asyncio.AbstractEventLoop": _event_loop},
     "sqlite3": {"sqlite3.Connection": _connection, "sqlite3.Cursor": _cursor},
     "ctypes": {"ctypes.CDLL": SHARED},

@@ -21,6 +21,7 @@ from threadloader._fetch.parts import (
     ATOMS,
     CONTAINERS,
     attributes,
+    delete_attribute,
     entries,
     is_same,
     layout_of,
@@ -37,6 +38,7 @@ class Learnt(NamedTuple):
     loads: bool = False  # whether it has loaded data that all workers share
     opened: tuple[str, ...] = ()  # the names of what each worker has to open for itself
     opens_once: bool = False  # whether it has opened what a process must not open twice
+    copied: Copied | None = None  # keeps what was taken over, as long as the originals are kept
 
 
 def learn(own: Copied, limits: Limits) -> Learnt:
@@ -61,6 +63,7 @@ def learn(own: Copied, limits: Limits) -> Learnt:
             continue
         trial = Copied()
         trial.update(back)
+        trial.keep_alive(back)
         held = SimpleNamespace(**{str(number): part for number, part in enumerate(new.values())})
         twins = vars(new_copier(trial, limits=limits).copy("", held)).values()
         once |= any(handle_rule(type(part)) is SHARED for part in new.values())
@@ -69,7 +72,7 @@ def learn(own: Copied, limits: Limits) -> Learnt:
             _set_all(original, dict(zip(new, twins, strict=True)), before.keys() - now.keys())
         else:
             opened += [str(name) for name, part in new.items() if not _is_plain(part)]
-    return Learnt(loads, tuple(opened), once)
+    return Learnt(loads, tuple(opened), once, back)
 
 
 def _holds_names(value: Any) -> bool:
@@ -100,7 +103,6 @@ def _is_plain(part: Any) -> bool:
 
 def _set_all(original: Any, new: dict[Any, Any], gone: set[Any]) -> None:
     kind = type(original)
-    names = original if kind is dict else layout_of(kind).dict_of(original)
     for name, part in new.items():
         if kind is list:
             original[name : name + 1] = [part]
@@ -108,5 +110,11 @@ def _set_all(original: Any, new: dict[Any, Any], gone: set[Any]) -> None:
             original[name] = part
         else:
             set_attribute(original, name, part)
-    for name in gone if kind is not list else ():
-        names.pop(name, None)
+    if kind is list:
+        del original[len(original) - len(gone) :]
+    elif kind is dict:
+        for name in gone:
+            original.pop(name, None)
+    else:
+        for name in gone:
+            delete_attribute(original, name)

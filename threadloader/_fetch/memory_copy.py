@@ -53,15 +53,31 @@ def _base_of(array: Any) -> Any:
 
 def _copy_owner(value: Any, copier: Copier) -> Steps:
     """Copy an array that is no view."""
-    if not value.flags.writeable or not copier.affords(value.nbytes):
+    start, memory = value.__array_interface__["data"][0], None
+    if value.flags.writeable and not value.dtype.hasobject:
+        memory = _twin_memory(start, value.nbytes, copier)
+    if memory is None and not (value.flags.writeable and copier.affords(value.nbytes)):
         return copier.data(value)
-    twin = copier.keep(value, value.copy(order="K"))
-    for name in (None,) if value.dtype.names is None else value.dtype.names:
+    if memory is None:
+        twin = copier.keep(value, value.copy(order="K"))
+        if not value.dtype.hasobject:
+            copier.memories[start] = value, _bytes_of(twin)
+    else:
+        twin = np.ndarray(value.shape, value.dtype, memory, 0, value.strides)
+        copier.keep(value, twin if type(value) is np.ndarray else twin.view(type(value)))
+    yield from _copy_entries(twin)
+    return twin
+
+
+def _copy_entries(twin: Any) -> Steps:
+    """Put the twins of objects into the copy of an array that has some."""
+    for name in twin.dtype.names or (None,):
         column = twin if name is None else twin[name]
+        if column.dtype.hasobject and column.dtype != object:
+            raise TypeError  # fields in fields
         if column.dtype == object:
             for place in np.ndindex(column.shape):
                 column[place] = yield (place,), column[place]
-    return twin
 
 
 def _bytes_of(memory: Any) -> Any:
@@ -81,6 +97,12 @@ def _start_of(memory: Any) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def _twin_memory(start: int, nbytes: int, copier: Copier) -> Any:
+    """Return the copy of memory that a tensor and an array are both views of; None for none yet."""
+    found = copier.memories.get(start)
+    return None if found is None or found[1].nbytes != nbytes else found[1]
+
+
 def copy_tensor(value: Any, copier: Copier) -> Steps:
     """Copy a tensor of the CPU, as a view of the copy of its storage.
 
@@ -90,12 +112,15 @@ def copy_tensor(value: Any, copier: Copier) -> Steps:
     if not _torch.owns_plain_memory(value):
         return copier.data(value)
     storage = _torch.storage_of(value)
-    found = copier.storages.get(storage.data_ptr())
-    if found is None:
+    start, own = storage.data_ptr(), copier.storages.get(storage.data_ptr())
+    if own is None and (memory := _twin_memory(start, storage.nbytes(), copier)) is not None:
+        own = copier.storages[start] = storage, _torch.storage_over(memory)
+    if own is None:
         if not copier.affords(storage.nbytes()):
             return copier.data(value)
-        found = copier.storages[storage.data_ptr()] = storage, storage.clone()  # type: ignore[no-untyped-call]
-    twin = copier.keep(value, _torch.view_of_storage(value, found[1]))
+        own = copier.storages[start] = storage, storage.clone()  # type: ignore[no-untyped-call]
+        copier.memories[start] = storage, _torch.bytes_of_storage(own[1])
+    twin = copier.keep(value, _torch.view_of_storage(value, own[1]))
     return (yield from copier.attributes(value, copier, twin))
 
 
@@ -127,13 +152,14 @@ def copy_file_in_memory(value: Any, copier: Copier) -> Steps:
     """Copy a `BytesIO` or `StringIO` with its place; a `BytesIO` shares the bytes."""
     if value.closed:
         return copier.keep(value, value)
-    base: Any = io.BytesIO if isinstance(value, io.BytesIO) else io.StringIO
+    of_bytes = isinstance(value, io.BytesIO)
+    base: Any = io.BytesIO if of_bytes else io.StringIO
     twin = copier.keep(value, base.__new__(type(value)))
-    if base is io.StringIO:
-        base.__init__(twin, base.getvalue(value), newline="")
+    if not of_bytes:
+        base.__setstate__(twin, (*base.__getstate__(value)[:3], None))
     else:
         base.__init__(twin, base.getvalue(value))
-    base.seek(twin, base.tell(value))
+        base.seek(twin, base.tell(value))
     return (yield from copier.attributes(value, copier, twin))
 
 

@@ -107,6 +107,10 @@ class Copied(dict[int, tuple[Any, Any]]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # each is another one
     __eq__ = object.__eq__
 
+    def keep_alive(self, before: Copied) -> None:
+        """Keep what was copied before, with what ends when that is dropped."""
+        self._before = before
+
     def shared_pairs(self) -> dict[int, tuple[Any, Any]]:
         """Return what was found to be shared."""
         return {key: pair for key, pair in self.items() if pair[0] is pair[1]}
@@ -126,7 +130,8 @@ class Copied(dict[int, tuple[Any, Any]]):
         Not by `when_dropped`, which would keep the twins, and so a loader that one of them leads
         to, for ever.
         """
-        _silence(vars(self).get("_silent", []))  # Ctrl-C comes up before it has any, too
+        if twins := getattr(self, "_silent", None):  # else modules may be gone by now
+            _silence(twins)
 
 
 class Rules(NamedTuple):
@@ -159,7 +164,9 @@ class Copier:
         self.looks = looks
         self.root: Any = None
         self.owner: Any = None  # of the method that was given as a collate function
-        self.storages: dict[int, tuple[Any, Any]] = {}  # of tensors, by their addresses
+        # What was copied, by its address, and the copies: of tensors, and as bytes of all memory.
+        self.storages: dict[int, tuple[Any, Any]] = {}
+        self.memories: dict[int, tuple[Any, Any]] = {}
         limits = LIMITS["auto"] if limits is None else limits
         self.most, self._most_bytes, self._bytes_left = limits
         self.shapes: dict[type, Any] = {}  # what the rules have found out about classes
@@ -209,14 +216,10 @@ class Copier:
         known = self.copied.get(id(part))
         if known is not None:
             return known[1]
-        if kind not in self._rules:
-            self._rules[kind] = self._rule_of(kind, self.looks)
-        rule = self._rules[kind]
-        if rule is None:
-            return self.keep(part, part)
         self._stack.append((None, name, part))  # type: ignore[arg-type]  # nobody sends it a twin
         try:
-            made = rule(part, self)
+            rule = self._rule(kind)
+            made = part if rule is None else rule(part, self)
         except Exception:  # noqa: BLE001  # whatever a class raises to refuse
             made = self.name(part)
         self._stack.pop()
@@ -224,6 +227,11 @@ class Copier:
             self._stack.append((made, name, part))
             return None
         return self.keep(part, made)
+
+    def _rule(self, kind: type) -> Rule | None:
+        if kind not in self._rules:
+            self._rules[kind] = self._rule_of(kind, self.looks)
+        return self._rules[kind]
 
     # For rules
 
@@ -249,8 +257,7 @@ class Copier:
     def path(self) -> str:
         """How the present part is reached: ``dataset.readers['train']``."""
         _, (_, root, _), *below = self._stack
-        names = (f"[{name[0]!r}]" if type(name) is tuple else f".{name}" for _, name, _ in below)
-        return "".join((root, *names))
+        return "".join((root, *(name_of(name) for _, name, _ in below)))
 
     @property
     def holder(self) -> Any:
@@ -359,6 +366,14 @@ class _Weighed:
         self.container = container
         self.weight = len(container)
         self.left = iter([part for part in state_of(container) if type(part) not in ATOMS])
+
+
+def name_of(name: Any) -> str:
+    """Return how an attribute, or an entry by its key, is written; by no method of the user's."""
+    if type(name) is not tuple:
+        return f".{name}"
+    key = name[0]
+    return f"[{key!r}]" if type(key) in ATOMS else f"[{type(key).__name__}]"
 
 
 def _steps_of(name: str, value: Any) -> Steps:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader._fetch.copy_rules import new_copier
 from threadloader._fetch.generators import Seeding, is_own_generator
-from threadloader._fetch.own_copy import Copied
+from threadloader._fetch.own_copy import Copied, name_of
 from threadloader._lifetime import DROPPED
 from threadloader._rng.streams import Seeded, here, sample_seed
 
@@ -217,7 +217,7 @@ def _path_of(found: Found) -> bytes:
     names = (*found.names, found.name)
     above = (None, *found.holders)
     kept = [
-        str(name)
+        name_of(name)
         for name, holder in zip(names, above, strict=True)
         if not (name == "dataset" and hasattr(type(holder), "cache_use"))
     ]

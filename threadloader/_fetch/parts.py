@@ -6,12 +6,17 @@ and a ``__dict__`` or ``__class__`` that is not its own.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import io
+import random
 import types
 import weakref
 from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None), type, types.ModuleType})
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _POINTER = tuple.__itemsize__  # bytes
+_OF_C: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
 class Layout(NamedTuple):
@@ -96,6 +102,16 @@ def set_attribute(twin: Any, name: str, value: Any) -> None:
     layout.dict_of(twin)[name] = value
 
 
+def delete_attribute(twin: Any, name: str) -> None:
+    """Delete an attribute, if there is one."""
+    layout = layout_of(type(twin))
+    for slot in layout.slots:
+        if slot.__name__ == name:
+            slot.__delete__(twin)
+            return
+    layout.dict_of(twin).pop(name, None)
+
+
 def entries(container: Any) -> list[Any]:
     """Return what is in a container now: pairs of a dict, or else entries.
 
@@ -104,7 +120,7 @@ def entries(container: Any) -> list[Any]:
     is_dict = isinstance(container, dict)
     base: Any = next(base for base in (OrderedDict, *CONTAINERS) if isinstance(container, base))
     while True:
-        with suppress(RuntimeError):  # "mutated during iteration"
+        with suppress(RuntimeError, KeyError):  # "mutated during iteration"
             return list(base.items(container) if is_dict else base.__iter__(container))
 
 
@@ -136,7 +152,16 @@ def state_of(value: Any) -> list[Any]:
         with suppress(ValueError):  # the variable has no value
             return [value.cell_contents]
         return []
-    return [each for pair in parts(value) for each in pair]
+    state = [each for pair in parts(value) for each in pair]
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        state += value.ravel().tolist()
+    elif isinstance(value, io.StringIO):
+        state.append(value.getvalue())
+    elif isinstance(value, _OF_C):
+        state.append(bytes(memoryview(value)))
+    elif isinstance(value, random.Random):
+        state.append(repr(value.getstate()))
+    return state
 
 
 def is_same(now: Any, before: Any) -> bool:

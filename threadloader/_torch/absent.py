@@ -47,7 +47,8 @@ restore_grad = teach_random = use_threads = _nothing
 is_extended = is_module = is_pipe = is_shared = is_subset = is_trained = permutes = _no
 may_be_trained = owns_plain_memory = _no
 as_iterable_dataset = _itself
-array_of = dense_nbytes = stack_into = storage_of = tensor_of = view_of_storage = _missing
+array_of = bytes_of_storage = dense_nbytes = stack_into = storage_of = storage_over = _missing
+tensor_of = view_of_storage = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
 generator_state = permutations = set_generator_state = _missing
 get_worker_info = teach_worker_info = _missing

@@ -54,6 +54,7 @@ __all__ = [
     "Tensor",
     "array_of",
     "as_iterable_dataset",
+    "bytes_of_storage",
     "default_collate",
     "default_convert",
     "dense_nbytes",
@@ -74,6 +75,7 @@ __all__ = [
     "rank_and_world",
     "stack_into",
     "storage_of",
+    "storage_over",
     "tensor_of",
     "tensors_in",
     "view_of_storage",
@@ -277,6 +279,16 @@ def owns_plain_memory(tensor: Tensor) -> bool:
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
     """Return the memory of which a tensor is a view."""
     return tensor.as_subclass(Tensor).untyped_storage()
+
+
+def bytes_of_storage(storage: torch.UntypedStorage) -> NDArray[Any]:
+    """Return the memory of a storage as an array of bytes."""
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def storage_over(memory: NDArray[Any]) -> torch.UntypedStorage:
+    """Return a storage that is the memory of an array."""
+    return torch.from_numpy(memory).untyped_storage()
 
 
 def view_of_storage(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:

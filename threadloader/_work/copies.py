@@ -10,7 +10,7 @@ sets something.
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import RLock
 from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -128,7 +128,8 @@ class Original:
     def __init__(self, settings: Settings) -> None:
         # Held while something is copied, which opens files and calls what objects of C classes say
         # of themselves: who reads an object, a connection of a database say, does so alone.
-        self._copying = Lock()
+        # Re-entrant, as the collector may drop another epoch in the middle of it.
+        self._copying = RLock()
         # All below: guarded by _copying.
         self._given = users_own(settings)
         self._isolates = settings.isolate_rng
@@ -138,6 +139,7 @@ class Original:
         self.shared, self.meets = copied.shared, copied.meets
         self.has_learnt = settings.dataset_copy == "shared"
         self.opens_once = False
+        self._learnt = Learnt()
 
     def is_current(self, settings: Settings) -> bool:
         """Whether it is what workers would copy now: the user has set nothing since."""
@@ -172,6 +174,7 @@ class Original:
                 return Learnt()
             learnt = learn(own.copied, LIMITS[own.how])
             self.opens_once |= learnt.opens_once
+            self._learnt = learnt  # which keeps what was taken over
             self.has_learnt = True
             return learnt
 

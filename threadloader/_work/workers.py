@@ -536,11 +536,13 @@ class CallingThread:
         """Let `end` have the objects again; and the workers what the first sample has loaded."""
         workers = self._workers
         if workers is not None and workers.original is not None:
-            if not workers.original.has_learnt:
-                workers.learn(own)
-            self._own.append(own)
-            if self._ended:
-                self._give_back(workers.original)
+            try:
+                if not workers.original.has_learnt:
+                    workers.learn(own)
+            finally:
+                self._own.append(own)
+                if self._ended:
+                    self._give_back(workers.original)
 
     def end(self) -> None:
         """Redirect random functions no longer, and leave its objects to the next epoch."""
