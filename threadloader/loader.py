@@ -451,30 +451,27 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
 
         Args:
             error: That a loop got: what failed with it is made again.
-            batch: Its number in the epoch, from 0, as notes on errors have it.
+            batch: Its number in the epoch, from 0, as notes on errors have it: where the loader has
+                a ``seed=``, and no sampler of yours.
             row: Of the sample in the batch; None for the whole batch, collated.
             index: Of the sample, instead of ``row``.
-            epoch: Its number, from 0; None for the latest.  An earlier one needs a ``seed=``, and
-                no sampler of yours.
+            epoch: Its number, from 0; None for the latest.
 
         Raises:
-            ValueError: The order of that epoch is not known any more, or the error says no batch;
-                or the samples draw from shared random states (``isolate_rng=False``).
-            IndexError: There is no such batch, row or index.
+            ValueError: The order does not follow from a ``seed=``, or the error has no note of a
+                loop; or the samples draw from shared random states (``isolate_rng=False``).
+            IndexError: There is no such batch or row; or not one row with that index.
             TypeError: The dataset is iterable, or no batch was asked for.
 
         Threads:
             consumer.
         """
-        from threadloader._session.replay import Wanted, replay  # noqa: PLC0415  # for a debugger
+        from threadloader._session.replay import Numbers, replay  # noqa: PLC0415  # for a debugger
 
-        if error is not None:
-            wanted = Wanted.of(error)
-        elif batch is not None:
-            wanted = Wanted(epoch, batch, row, None if index is None else repr(index))
-        else:
+        if error is None and batch is None:
             msg = "replay() needs an error, or the number of a batch"
             raise TypeError(msg)
+        wanted = Numbers(epoch, batch or 0, row, index) if error is None else error
         return replay(self._session, self._settings(), wanted)
 
     def statistics(self) -> Statistics:

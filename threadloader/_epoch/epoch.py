@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 from threadloader._epoch.hanging import Patience
 from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
-from threadloader._fetch.failure import set_notes, strip_all
+from threadloader._fetch.failure import Origin, set_notes, strip_all
 from threadloader._lifetime import DROPPED, end_thread_at_exit, when_dropped
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
     from threadloader._lifetime import DeviceMemory
+    from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device
@@ -72,8 +73,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         stats: Counts the batches that are delivered.
         counted: Of this epoch.
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
-        base_seed: Of the workers.
-        number: Of the epoch in the loader's run, from 0.
+        seeds: Of the epoch.
         begun: Batches that were delivered before this epoch was resumed.
 
     Invariants, whenever ``_turn`` is not held:
@@ -98,18 +98,17 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         stats: Stats,
         counted: Deliveries,
         device: Device | None,
-        base_seed: int,
-        number: int,
+        seeds: EpochSeeds,
         begun: int,
     ) -> None:
         end_thread_at_exit()
         self._progress = progress = Progress(stats, copies=device is not None)
-        TorchNames.__init__(self, settings, base_seed, begun)
+        TorchNames.__init__(self, settings, seeds.workers, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
         self._depth, self._ring = collation.depth, collation.ring
         self._window = settings.window
         self._tally = tally
-        self._number = number
+        self._seeds = seeds
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
         self._counted = counted
@@ -240,7 +239,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 if now >= counted.due or now - entered >= LONG_SECONDS:
                     self._stats.note(counted, now - entered, self.moment)
             if failure is not None:
-                set_notes(failure.error, failure.notes, self._number)
+                set_notes(failure.error, failure.notes, self._origin_of(failure, count_as))
                 raise failure.error
             return batch
         except BaseException as error:
@@ -251,6 +250,12 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 tracer.end("next")
             # An error keeps the frames that it was raised through, and these keep their callers.
             self = take = count_as = failure = batch = DROPPED
+
+    def _origin_of(self, failure: Failure, plan: Any) -> Origin | None:
+        """Return where an error comes from; None of an iterable dataset, or a sampler's."""
+        if self._iterable or plan is None:
+            return None
+        return Origin(plan, failure.row if failure.is_of_row else None, self._seeds)
 
     def close(self) -> None:
         """Cancel the batches in flight, and wait until running samples have ended.  Idempotent.

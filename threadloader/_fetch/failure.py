@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from threadloader._order.tickets import PlannedBatch
+    from threadloader._rng.seeds import EpochSeeds
 
 
 _PACKAGE = __name__.partition(".")[0]
@@ -29,29 +30,38 @@ class Failure(NamedTuple):
     error: BaseException
     row: int
     notes: tuple[str, ...] = ()  # ours, which the error has when it is raised
+    is_of_row: bool = False  # whether that row failed, and not the whole batch
 
     def also(self, note: str) -> Failure:
         """Return the failure with one note more."""
         return self._replace(notes=(*self.notes, note))
 
 
+class Origin(NamedTuple):
+    """Where an error comes from, so that what failed can be made again."""
+
+    plan: PlannedBatch
+    row: int | None  # None for the whole batch
+    seeds: EpochSeeds
+
+
 class _Note(str):
     """A note of ours, which is told from the user's own.
 
     Attributes:
-        epoch: The number of the epoch in which the error was raised; None if that is not known.
+        origin: Of the error; None if that is not known.
     """
 
-    __slots__ = ("epoch",)
+    __slots__ = ("origin",)
 
-    epoch: int | None
+    origin: Origin | None
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         """Pickle it as a string: errors are read where this package is not installed."""
         return str, (str(self),)
 
 
-def set_notes(error: BaseException, notes: tuple[str, ...], epoch: int | None = None) -> None:
+def set_notes(error: BaseException, notes: tuple[str, ...], origin: Origin | None = None) -> None:
     """Set our notes on an error, in the place of those that it has of an earlier failure.
 
     The user's own notes stay.  An error that refuses notes has none.
@@ -59,11 +69,11 @@ def set_notes(error: BaseException, notes: tuple[str, ...], epoch: int | None = 
     Args:
         error: The error.
         notes: Their texts.
-        epoch: See `epoch_of_note`.
+        origin: See `origin_of`.
     """
     ours = list(map(_Note, notes))
     for note in ours:
-        note.epoch = epoch
+        note.origin = origin
     with suppress(Exception):
         _exchange_notes(error, ours)
 
@@ -85,9 +95,10 @@ def _exchange_notes(error: BaseException, ours: list[_Note]) -> None:
         error.add_note(note)
 
 
-def epoch_of_note(note: str) -> int | None:
-    """Return the number of the epoch whose loop got an error with this note; None if unknown."""
-    return note.epoch if isinstance(note, _Note) else None
+def origin_of(error: BaseException) -> Origin | None:
+    """Return where an error comes from that a loop got; None if no note says so."""
+    notes = [note for note in getattr(error, "__notes__", []) if isinstance(note, _Note)]
+    return notes[-1].origin if notes else None
 
 
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
@@ -95,9 +106,10 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
     strip(error)
     error = without_stop(error)
     notes: tuple[str, ...] = ()
+    is_of_row = row is not None and row < len(plan.indices)
     try:
         where = f"in {place}, batch {plan.sequence}"
-        if row is not None and row < len(plan.indices):
+        if row is not None and is_of_row:
             index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
         # Set on the error by the thread that shows it: others may fail with the same object.
@@ -107,7 +119,7 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
         raise  # in the consumer's thread
     except BaseException:  # noqa: BLE001, S110  # an index without a repr()
         pass
-    return Failure(error, row or 0, notes)
+    return Failure(error, row or 0, notes, is_of_row)
 
 
 def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:

@@ -171,8 +171,7 @@ def _plan(
         stats=session.stats,
         counted=counted,
         device=device,
-        base_seed=epoch_seeds.workers,
-        number=position.epoch,
+        seeds=epoch_seeds,
         begun=position.batches,
     )
     undo.callback(epoch.cancel)

@@ -1,254 +1,127 @@
 """One sample or batch again, in the calling thread, with the random numbers that it had.
 
-    where its epoch began -> the sampler -> the plan of the batch -> the sample, or the batch
+    a note on an error, or the seed and numbers -> the plan of the batch -> the sample, or the batch
 
-What is drawn for that is put back, so that the run goes on as if nothing had been asked.
+A note has the plan of the batch that failed, so nothing is drawn again for it.  By its number a
+batch is planned anew, where all of its order follows from ``seed=``: no random state is touched.
 """
 
 from __future__ import annotations
 
-import copy
-import operator
-import random
-import re
-from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from threadloader import _torch
-from threadloader._fetch.failure import epoch_of_note
+from threadloader._fetch.failure import Origin, origin_of
 from threadloader._order.planner import Planner
-from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
-from threadloader._order.samplers import is_known, known
+from threadloader._order.ranks import rank_with_own_streams, share_of
+from threadloader._order.samplers import known
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._resume import Lane, Position
-from threadloader._rng.seeds import (
-    EpochSeeds,
-    Seeds,
-    encoded_state,
-    restore_generator,
-    state_of,
-)
+from threadloader._rng.seeds import Seeds
 from threadloader._session.begin import open_sampler_pass
 from threadloader._session.session import new_collation, new_ring
-from threadloader._work.open_batch import Pipeline, make_at_once, work_here
+from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
 from threadloader._work.progress import Progress
 from threadloader._work.stats import Stats
 from threadloader._work.workers import CallingThread, may_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._order.tickets import PlannedBatch
     from threadloader._session.session import Session
-    from threadloader._session.state import State
     from threadloader._settings import Settings
     from threadloader._work.copies import Worker
 
-OTHER_ORDER = "your sampler gives another order now, and nothing says which it was"
 
-_NOTE = re.compile(r"batch (\d+)(?:, index (.+))?$")
-
-
-class Wanted(NamedTuple):
-    """What is to be made again; see `ThreadLoader.replay`."""
+class Numbers(NamedTuple):
+    """What is to be made again, where no error says so; see `ThreadLoader.replay`."""
 
     epoch: int | None  # None for the latest
     batch: int
-    row: int | None = None
-    index_text: str | None = None  # as `repr` has it
-
-    @classmethod
-    def of(cls, error: BaseException) -> Wanted:
-        """Return what has failed with an error.
-
-        Raises:
-            ValueError: It has no note of this package's.
-        """
-        for note in reversed(getattr(error, "__notes__", [])):
-            if found := _NOTE.search(note):
-                return cls(epoch_of_note(note), int(found[1]), index_text=found[2])
-        msg = f"{error!r} has no note that says in which batch it was raised"
-        raise ValueError(msg)
-
-    def row_in(self, plan: PlannedBatch) -> int | None:
-        """Return the row; None for the whole batch.
-
-        Raises:
-            IndexError: The batch has no such row, or index.
-        """
-        rows = range(len(plan.indices))
-        if self.row is not None and self.row not in rows:
-            msg = f"batch {self.batch} has {len(rows)} rows, and none has number {self.row}"
-            raise IndexError(msg)
-        if self.index_text is None:
-            return self.row
-        found = [row for row in rows if repr(plan.index_of(row)) == self.index_text]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            msg = f"rows {found} of batch {self.batch} have index {self.index_text}: give row="
-            raise IndexError(msg)
-        msg = f"batch {self.batch} has no index {self.index_text}: the sampler gives others now"
-        raise IndexError(msg)
+    row: int | None
+    index: Any  # of the sample, instead of its row
 
 
-def replay(session: Session, settings: Settings, wanted: Wanted) -> Any:
+def replay(session: Session, settings: Settings, wanted: Any) -> Any:
     """Return the sample or the batch; raises its error.
 
     Args:
         session: Of the loader.
         settings: Of the loader.
-        wanted: Which.
+        wanted: An error that a loop got; or `Numbers`.
 
     Raises:
-        ValueError: The order of that epoch is not known any more, or its random numbers are not;
-            or a number is negative.
-        IndexError: The epoch has no such batch, or the batch no such row.
-        TypeError: The dataset is iterable, or a number is none.
+        ValueError: No note says where the error comes from; or the order does not follow from a
+            ``seed=``; or the random numbers are not known.
+        IndexError: There is no such batch or row; or not one row with that index.
+        TypeError: The dataset is iterable.
     """
-    for name, number in (("epoch", wanted.epoch), ("batch", wanted.batch), ("row", wanted.row)):
-        if number is not None and operator.index(number) < 0:
-            msg = f"{name} must be at least 0, but got {number}"
-            raise ValueError(msg)
     if settings.iterable:
-        msg = "an iterable dataset can't be asked for one sample: iterate over it, or load a state"
-        raise TypeError(msg)
+        raise TypeError("samples of an iterable dataset have no number to be asked by")
     if not settings.isolate_rng:
-        msg = "with isolate_rng=False samples draw from random states that have gone on"
-        raise ValueError(msg)
+        raise ValueError("with isolate_rng=False samples draw from states that have gone on")
+    origin = _origin(session, settings, wanted) if type(wanted) is Numbers else origin_of(wanted)
+    if origin is None:
+        raise ValueError("the error has no note that says in which batch a loop got it")
+    plan, row, seeds = origin
     settings = settings._replace(device=None, pinned=False, on_error="raise")
-    plan, seeds = _planned(settings, _state_of(session, settings, wanted.epoch), wanted.batch)
-    row = wanted.row_in(plan)
-    isolates = may_draw(settings)
-    pipeline = Pipeline(
-        settings.whole_batches,
-        TicketSize(len(plan.indices)),
-        new_collation(settings, new_ring(settings)),
-        seeds.samples if isolates else None,
-    )
-    counters = Stats().begin_epoch()
-    calling = CallingThread(settings, None, seeds.workers, counters, isolates=isolates)
+    isolates, whole = may_draw(settings), settings.whole_batches
+    collation, size = new_collation(settings, new_ring(settings)), TicketSize(len(plan.indices))
+    pipeline = Pipeline(whole, size, collation, seeds.samples if isolates else None)
+    counted = Stats().begin_epoch()
+    calling = CallingThread(settings, None, seeds.workers, counted, isolates=isolates)
     try:
-        if row is None:
-            return calling.call(_batch_of, plan, pipeline)
-        return calling.call(_sample_of, plan, pipeline, row)
+        return calling.call(_made, plan, pipeline, row)
     finally:
         calling.end()
 
 
-def _sample_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline, row: int) -> Any:
-    whole = pipeline.whole_batches
-    ticket = Ticket(plan, 0, len(plan.indices)) if whole else Ticket(plan, row, row + 1)
-    samples, error = worker.fetcher.fetch(ticket, Progress(), pipeline.seed, singly=not whole)
-    if error is not None:
-        raise error
-    return samples[row if whole else 0]
+def _made(worker: Worker, plan: Any, pipeline: Pipeline, row: int | None) -> Any:
+    if row is not None:
+        whole = pipeline.whole_batches
+        ticket = Ticket(plan, 0, len(plan.indices)) if whole else Ticket(plan, row, row + 1)
+        samples, error = worker.fetcher.fetch(ticket, Progress(), pipeline.seed, singly=not whole)
+        if error is not None:
+            raise error
+        return samples[row if whole else 0]
+    batch = OpenBatch(plan, pipeline, Progress())
+    work_here(worker, batch)
+    if batch.failure is not None:
+        raise batch.failure.error
+    return batch.take()
 
 
-def _batch_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline) -> Any:
-    made = make_at_once(worker, plan, pipeline, Progress())
-    if isinstance(made, tuple):
-        return made[0]
-    assert made is not None  # noqa: S101  # nobody has closed an epoch
-    work_here(worker, made)
-    if made.failure is not None:
-        raise made.failure.error
-    return made.take()
-
-
-def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch, EpochSeeds]:
-    """Return the plan of a batch, and the seeds of its epoch."""
-    position = Position.of(state["epoch"], state)
-    (lane,) = position.lanes
-    check, settings = lane.check, _with_own_sampler(settings, lane)
-    share, seed = share_of(settings), settings.seed
-    if seed is None and settings.generator is None:
-        seed = state["draws"].get("agreed")
-    rank = rank_with_own_streams(settings, share)
-    restore = _order_states(settings)
-    try:
-        draws = Seeds().begin_epoch(seed, settings.generator, state)
-        sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
-        seeds = draws.seeds(kept=False, rank=rank or 0)
-        assert sampler_pass is not None  # noqa: S101  # the dataset is not iterable
-        planner = Planner(
-            sampler_pass, lane, batched=settings.batched, whole_batches=settings.whole_batches
-        )
-        drawn = list(islice(iter(planner.draw, None), max(batch + 1, check[0] if check else 0)))
-    finally:
-        restore()
-    if check is not None and (len(drawn) < check[0] or drawn[check[0] - 1].checkpoint != check[1]):
-        raise ValueError(OTHER_ORDER)
-    if not 0 <= batch < len(drawn):
-        msg = f"epoch {position.epoch} has no batch {batch}"
-        raise IndexError(msg)
-    plan = drawn[batch]
-    assert plan is not None  # noqa: S101  # for the type checker
-    return plan, seeds
-
-
-def _order_states(settings: Settings) -> Callable[[], None]:
-    """Return what puts all that an order is drawn from back to its present state."""
-    sampler = settings.index_sampler
-    own, number = known(sampler), epoch_of(sampler)
-    generators = (settings.generator, own and own.generator, _torch.default_generator())
-    legacy = np.random.get_state(legacy=False)  # noqa: NPY002  # the user's draw so
-    restores: list[Callable[[], object]] = [
-        partial(random.setstate, random.getstate()),
-        partial(np.random.set_state, legacy),
-        *(
-            partial(restore_generator, each, encoded_state(state_of(each)))
-            for each in generators
-            if each is not None
-        ),
-    ]
-    if number is not None:
-        restores.append(partial(tell_again, sampler, number))
-
-    def restore() -> None:
-        for each in restores:
-            each()
-
-    return restore
-
-
-def _with_own_sampler(settings: Settings, lane: Lane) -> Settings:
-    """Return the settings with a copy of the user's sampler, told of the epoch of a lane."""
-    if is_known(settings.index_sampler):
-        return settings
-    if lane.check is None and lane.first is None:  # nothing tells whether it is the same order
-        raise ValueError(OTHER_ORDER)
-    try:
-        sampler = copy.deepcopy(settings.index_sampler, {id(settings.dataset): settings.dataset})
-    except Exception as error:
-        msg = "your sampler can't be copied, so that its order could be drawn once more"
-        raise ValueError(msg) from error
-    if lane.sampler_epoch is not None and epoch_of(sampler) != lane.sampler_epoch:
-        tell_again(sampler, lane.sampler_epoch)
-    which = "sampler" if settings.batch_sampler is None else "batch_sampler"
-    return settings._replace(**{which: sampler})
-
-
-def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:
-    """Return the state at the beginning of an epoch, from which it can be drawn again."""
-    last = session.run.last
-    if last is not None and epoch in (None, last.position.epoch):
+def _origin(session: Session, settings: Settings, wanted: Numbers) -> Origin:
+    """Return where a sample or batch comes from that is asked for by its number."""
+    sampler, last = known(settings.index_sampler), session.run.last
+    if settings.seed is None or sampler is None or sampler.generator is not None:
+        raise ValueError("batches are found by numbers with a seed=, and no sampler of yours")
+    state: dict[str, Any] = {"epoch": wanted.epoch or 0, "draws": {}, "begun": True}
+    lane = Lane()
+    if last is not None and wanted.epoch in (None, last.position.epoch):
         (before,) = last.position.lanes
-        first = before.find_first() if before.first is None else before.first
-        lane = Lane(first=first, sampler_epoch=before.sampler_epoch)
-        if not is_known(settings.index_sampler):
-            lane.check = before.check
-        return last.state() | {"lanes": [lane.state()]}
-    if epoch is None:
-        msg = "no epoch was begun yet"
-        raise ValueError(msg)
-    if settings.seed is None or not is_known(settings.index_sampler):
-        msg = (
-            f"the order of epoch {epoch} is not known any more: the latest can be replayed; others "
-            "where the loader has a seed= and no sampler of yours"
-        )
-        raise ValueError(msg)
-    return {"epoch": epoch, "draws": {}, "begun": True, "lanes": [Lane().state()]}
+        lane.first = before.find_first() if before.first is None else before.first
+        state = last.state()
+    position = Position.of(state["epoch"], state | {"lanes": [lane.state()]})
+    share = share_of(settings)
+    rank = rank_with_own_streams(settings, share)
+    draws = Seeds().begin_epoch(settings.seed, None, state)
+    sampler_pass: Any = open_sampler_pass(settings, draws, position, share, checked=rank is None)
+    seeds = draws.seeds(kept=False, rank=rank or 0)  # before the order is drawn, as in an epoch
+    ways = {"batched": settings.batched, "whole_batches": settings.whole_batches}
+    planner = Planner(sampler_pass, position.lanes[0], **ways)
+    plans = [plan for _ in range(wanted.batch + 1) if (plan := planner.draw()) is not None]
+    if min(position.epoch, wanted.batch) < 0 or len(plans) <= wanted.batch:
+        msg = f"epoch {position.epoch} has no batch {wanted.batch}"
+        raise IndexError(msg)
+    return Origin(plans[-1], _row_in(plans[-1], wanted), seeds)
+
+
+def _row_in(plan: PlannedBatch, wanted: Numbers) -> int | None:
+    _, batch, row, index = wanted
+    if row is None and index is None:
+        return None
+    rows = range(len(plan.indices))
+    found = [at for at in rows if at == row or (row is None and plan.index_of(at) == index)]
+    if len(found) != 1:
+        msg = f"rows {found} of the {len(rows)} of batch {batch} have {row=}, {index=}: give row="
+        raise IndexError(msg)
+    return found[0]
