@@ -195,6 +195,20 @@ def test_a_batch_whose_order_follows_from_no_seed_is_not_found_by_its_number(opt
         loader.replay(batch=0)
 
 
+@pytest.mark.parametrize("kind", ["shuffled", "keyed"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_epoch_that_was_resumed_has_its_batches(kind: str, ranks: int) -> None:
+    shards: list[Any] = [(rank, 2) for rank in range(2)]
+    with loader_of(kind, Drawing(), shard=shards[0]) as begun:
+        next(iter(begun))
+        state = begun.state_dict()
+    with loader_of(kind, Drawing(), shard=shards[0] if ranks == 2 else (0, 1)) as loader:
+        loader.load_state_dict(state)
+        iterator = iter(loader)
+        number = loader.state_dict()["lanes"][0]["batches"]  # 1, or 0 where ranks are others
+        assert next(iterator).tolist() == loader.replay(batch=number).tolist()
+
+
 def test_what_can_not_be_replayed_is_refused() -> None:
     with loader_of("shuffled", Drawing()) as loader:
         with pytest.raises(IndexError, match="no batch 5"):

@@ -95,12 +95,9 @@ def _origin(session: Session, settings: Settings, wanted: Numbers) -> Origin:
     if settings.seed is None or sampler is None or sampler.generator is not None:
         raise ValueError("batches are found by numbers with a seed=, and no sampler of yours")
     state: dict[str, Any] = {"epoch": wanted.epoch or 0, "draws": {}, "begun": True}
-    lane = Lane()
     if last is not None and wanted.epoch in (None, last.position.epoch):
-        (before,) = last.position.lanes
-        lane.first = before.find_first() if before.first is None else before.first
-        state = last.state()
-    position = Position.of(state["epoch"], state | {"lanes": [lane.state()]})
+        state = last.state()  # which ranks may have begun that were more, or fewer
+    position = Position.of(state["epoch"], state | {"lanes": [Lane().state()]})
     share = share_of(settings)
     rank = rank_with_own_streams(settings, share)
     draws = Seeds().begin_epoch(settings.seed, None, state)
