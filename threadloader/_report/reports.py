@@ -95,14 +95,6 @@ class Reports:
             threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
         return f"<{kind} of {described}, {threads}>"
 
-    def _repr_html_(self: Any) -> str:
-        """Return the page that a notebook shows."""
-        from threadloader._report.page import page  # noqa: PLC0415  # rarely used
-
-        statistics = self.statistics()
-        verdict = self.verdict() if statistics.epoch.batches else None
-        return page(type(self).__name__, self._described(), statistics, verdict)
-
     def _described(self: Any) -> list[str]:
         """Return in a few words what is loaded."""
         described = [type(self.dataset).__name__]

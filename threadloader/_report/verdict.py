@@ -91,7 +91,7 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
     if not (i.batches and i.seconds):
         return Verdict("unknown", 0.0, "No batch was delivered yet.", "")
     if i.batches == 1 and i.first_seconds >= i.loading_seconds:
-        took = f"{in_words(i.first_seconds)}, {i.loading_share:.0%} of the loop's time"
+        took = f"{_in_words(i.first_seconds)}, {i.loading_share:.0%} of the loop's time"
         only = f"One batch was delivered so far, after {took}."
         return Verdict("unknown", i.loading_share, only, "")
     if lost < NOTICED:
@@ -101,7 +101,7 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
     found, advice = (text if isinstance(text, str) else text(i, setup) for text in texts)
     how = ""
     if i.is_inline:
-        batch = in_words(i.inline_seconds / i.batches)
+        batch = _in_words(i.inline_seconds / i.batches)
         how = f", as the calling thread makes the batches itself ({batch} each)"
     sentence = f"Loading took {lost:.0%} of the loop's time{how}: {found}."
     if setup.cached < 1.0:
@@ -148,12 +148,12 @@ def _takes_most(
     def found(i: Interval, setup: Setup) -> str:
         took, words = seconds(i, setup), "the time in which batches are made"
         share = f"{took / whole(i):.0%} of {words if of_making else 'that'}"
-        return f"{what} takes {in_words(took / i.batches)} a batch, {share}"
+        return f"{what} takes {_in_words(took / i.batches)} a batch, {share}"
 
     return Cause(kind, lambda i, setup: seconds(i, setup) > least * whole(i), found, advice)
 
 
-def in_words(seconds: float) -> str:
+def _in_words(seconds: float) -> str:
     """Return a time in words."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
@@ -216,12 +216,12 @@ def _used(i: Interval, setup: Setup) -> str:
 def _computing(i: Interval, setup: Setup) -> str:
     cpu, delay = i.per_sample.fetch * (i.cpu_share or 0.0), i.delay_share or 0.0
     others = f"; for {delay:.0%} of their time other programs or threads had the cores"
-    took = f"a sample takes {in_words(cpu)} of CPU time, and samples used {_used(i, setup)}"
+    took = f"a sample takes {_in_words(cpu)} of CPU time, and samples used {_used(i, setup)}"
     return took + others if delay > BUSY else took
 
 
 def _waiting(i: Interval) -> str:
-    return f"a sample waits in {_waits(i):.0%} of its {in_words(i.per_sample.fetch)}"
+    return f"a sample waits in {_waits(i):.0%} of its {_in_words(i.per_sample.fetch)}"
 
 
 def _more_cores(i: Interval, setup: Setup) -> str:
