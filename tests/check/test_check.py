@@ -52,6 +52,22 @@ def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_pat
     assert_thread_safe(make(tmp_path))
 
 
+def test_an_attribute_set_on_a_trained_model_is_found() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Encoded(Dataset):
+        def __init__(self) -> None:
+            self.model = torch.nn.Linear(2, 2)
+
+        def __getitem__(self, index: int) -> int:
+            self.model.last = index
+            others_run()
+            return int(self.model.last)
+
+    with pytest.raises(AssertionError, match=r"shared-attribute: dataset\.model\.last is shared"):
+        assert_thread_safe(Encoded())
+
+
 def test_threads_that_wait_for_each_other_are_found(
     monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:

@@ -31,7 +31,11 @@ def line_of(text: str, project: Path) -> int:
         (
             "unsafe --seconds 1e-9",
             0,
-            ["10 of 10 rounds of many threads were left out for lack of time"],
+            [
+                "note: 4 of 5 samples were left out for lack of time",
+                "note: 10 of 10 rounds of many threads were left out for lack of time",
+                "user_datasets:unsafe: nothing found in what was looked at, see the notes (2 sam",
+            ],
         ),
         (
             "unsafe",
@@ -54,6 +58,14 @@ def test_it_says_what_was_found_and_exits_with_0_1_or_2(
     output, nothing = (captured.err, captured.out)[:: 1 if code == 2 else -1]
     assert [text for text in told if text not in output] == []
     assert nothing == ""  # how far it is, is for a terminal
+
+
+def test_it_says_in_lines_how_far_it_is_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("threadloader.cli.check.LINE_SECONDS", 0.0)
+    assert main(["check", "user_datasets:made"]) == 0
+    assert "\nthreadloader check: samples loaded: 6\n" in capsys.readouterr().err
 
 
 def test_it_says_on_a_terminal_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,6 +104,36 @@ class SharedCursor(Dataset):
         return self.cursor.at(index)
 
 
+# Data, which workers share
+
+
+class LargeList(Dataset):
+    def __init__(self, _: Path) -> None:
+        self.rows = [[index] for index in range(20_000)]
+
+    def __getitem__(self, index: int) -> int:
+        self.rows[15_000] = [index]
+        others_run()
+        return self.rows[15_000][0]
+
+
+class InLargeList(LargeList):
+    def __getitem__(self, index: int) -> int:
+        self.rows[7][0] = index
+        others_run()
+        return self.rows[7][0]
+
+
+class LargeArray(Dataset):
+    def __init__(self, _: Path) -> None:
+        self.table = np.zeros((ROWS, 50_000))
+
+    def __getitem__(self, index: int) -> Any:
+        self.table[0] = index
+        others_run()
+        return self.table[0].copy()
+
+
 # Attributes of classes
 
 
@@ -307,6 +337,9 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
+    ("shared-container", "dataset.rows is shared", [LargeList]),
+    ("shared-container", "dataset.rows[7] is shared", [InLargeList]),
+    ("shared-container", "dataset.table is shared", [LargeArray]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
     ("not-repeatable", "index 11: loaded again", [Unseeded]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),

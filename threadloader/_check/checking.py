@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding, Line, Report
-from threadloader._check.loading import HangError, Loading, WorkerThread
+from threadloader._check.loading import IN_CALLING_THREAD, HangError, Loading
 from threadloader._check.many_threads import ROUNDS, ManyThreads
 from threadloader._check.serial import Serial
 from threadloader.errors import ThreadLoaderError
@@ -45,8 +44,8 @@ def check(
         dataset_copy: As for `ThreadLoader`: what each worker has of it.
         indices: The samples to load; by default 16 that are spread over the dataset.
         name: For the report; by default that of the class.
-        seconds: At most, but for one sample of each thread, once samples were loaded one by one.
-            What is left out by then is a note of the report.
+        seconds: At most, but for one sample of each thread, and for copies.  What is left out by
+            then is a note of the report.
         tell: Called with the number of samples that were loaded, in any thread.
 
     Raises:
@@ -57,10 +56,10 @@ def check(
     if isinstance(dataset, Iterator):
         note = "one thread reads an iterator, and no copies are made: nothing was tried"
         return Report(name, (), (note,))
-    loading = Loading(dataset, dataset_copy, indices, tell)
+    loading = Loading(dataset, dataset_copy, indices, seconds, tell)
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
-    checking = _Checking(loading, seconds)
+    checking = _Checking(loading)
     # What samples leave of these would be missed; all else stays as they leave it.
     with chdir("."), redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):
         checking.in_calling_thread()
@@ -70,19 +69,14 @@ def check(
 
 
 class _Checking:
-    """One check, step by step.
+    """One check, step by step."""
 
-    Args:
-        loading: Loads the samples.
-        seconds: For tries with many threads.
-    """
-
-    def __init__(self, loading: Loading, seconds: float) -> None:
+    def __init__(self, loading: Loading) -> None:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.loads = self.tried = 0
         self._expected: dict[Any, LoadedSample] = {}
-        self._loading, self._seconds, self._end = loading, seconds, 0.0
+        self._loading = loading
 
     def in_calling_thread(self) -> None:
         """Load samples one after the other.
@@ -93,6 +87,8 @@ class _Checking:
         twin = self._loading.copy()
         for key in self._loading.keys:
             self._expected[key] = self._loading.load(twin, key)
+            if self._loading.is_over(IN_CALLING_THREAD):
+                break
         errors = {key: each.error for key, each in self._expected.items() if each.error}
         if errors:
             key, error = next(iter(errors.items()))
@@ -102,8 +98,9 @@ class _Checking:
                 f"{len(errors)} of {len(self._expected)} samples raise an error; the first one, of "
                 f"index {key!r}: {error}"
             )
-        if self._loading.sharing().cut_off:
-            self.notes.append("the dataset has too many objects to look at all of them")
+        if number := len(self._loading.keys) - len(self._expected):
+            text = f"{number} of {len(self._loading.keys)} samples were left out for lack of time"
+            self.notes.append(text)
 
     def in_workers(self) -> None:
         """Load samples in a worker's thread, and in many at once."""
@@ -113,14 +110,14 @@ class _Checking:
             self.findings.append(Finding("hang", "threads that load at once do not end"))
 
     def _in_threads(self) -> None:
-        with WorkerThread(0) as thread:
-            serial = Serial(self._loading, thread, self._expected)
-            self.findings += serial.findings()
+        serial = Serial(self._loading, self._expected)
+        self.findings += serial.findings()
+        if self._loading.sharing.cut_off:
+            self.notes.append("workers share too many objects to look at all of them")
         self.loads = self._loading.ended
-        self._end = perf_counter() + self._seconds
-        many = ManyThreads(self._loading, self._expected, self._is_over)
+        many = ManyThreads(self._loading, self._expected)
         wrong = many.first_wrong(serial.repeating, serial.writes)
-        self.tried = many.tried
+        self.tried = self._loading.ended - self.loads
         if wrong is not None:
             self.findings.append(wrong)
         if many.left_out:
@@ -133,10 +130,6 @@ class _Checking:
         if names:
             text = f"samples change what all workers share: {', '.join(names)}"
             self.notes.append(f"{text}; nothing was seen to come out wrong by it")
-
-    def _is_over(self) -> bool:
-        """Whether there is no time left."""
-        return perf_counter() >= self._end
 
 
 def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:

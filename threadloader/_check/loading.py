@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
-from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, cast
 
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
 from threadloader._check.sharing import Sharing
 from threadloader._check.whose_code import innermost
-from threadloader._fetch.copy_rules import copy_of
-from threadloader._fetch.own_generators import OwnGenerators
+from threadloader._fetch.own_copy import Copied
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.worker_info import introduced
+from threadloader._work.copies import Own, own_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from threadloader._check.findings import Line
-    from threadloader._fetch.own_copy import Copied
+    from threadloader._fetch.own_generators import OwnGenerators
     from threadloader._settings import DatasetCopy
 
 
@@ -37,6 +35,10 @@ REPLICAS = 2  # of an iterable dataset
 ITEMS = 8  # samples of a replica that are loaded as one
 MOST_INDICES = 16
 HANG_SECONDS = 60.0  # in which no sample ends: the least that counts as waiting for each other
+SHORT_SECONDS = 5.0  # the same, if there are less for the whole check
+# Of the time for all of it: what may be over when samples were loaded by the calling thread, by a
+# worker, and by several in turn.
+IN_CALLING_THREAD, IN_A_WORKER, IN_TURN = 1 / 3, 2 / 3, 5 / 6
 SLOWER = 20  # times the slowest one so far: what a sample that many threads load may take
 
 
@@ -67,14 +69,6 @@ class LoadedSample:
         return None if path is None else f"sample{path} was different"
 
 
-class Twin(NamedTuple):
-    """A worker's copy of the dataset, and its generators, which are seeded for each sample."""
-
-    dataset: Any
-    generators: OwnGenerators
-    copied: Copied  # keeps what weak references lead to
-
-
 class HangError(BaseException):
     """Threads wait for each other, and can't be stopped; nobody waits for them, either."""
 
@@ -86,6 +80,7 @@ class Loading:
         dataset: The user's.
         dataset_copy: What each worker has of it, as for `ThreadLoader`.
         indices: The samples to look at; None for some that are spread over the dataset.
+        seconds: For all of it, as far as samples end.
         tell: Called with the number of samples that were loaded, in any thread.
 
     Invariants, whenever ``_lock`` is not held:
@@ -101,55 +96,53 @@ class Loading:
         dataset: Any,
         dataset_copy: DatasetCopy,
         indices: Sequence[Any] | None,
+        seconds: float,
         tell: Callable[[int], None],
     ) -> None:
+        self._began, self._seconds = perf_counter(), seconds
         self._lock = Lock()
         # All below: guarded by _lock; others may read them.
         self.ended = 0  # samples that were loaded
         self.slowest = 0.0  # of them, in seconds
         self.dataset = dataset
         self.iterable = is_iterable(dataset)
-        self._how, self._tell = dataset_copy, tell
+        self._tell = tell
+        self._users = Own(dataset, None, None, None, dataset_copy, Copied())
         self._whole = not self.iterable and not _torch.has_getitem(self.dataset)
         self.keys: list[Any] = self._keys(indices)
-        self._unused, self._kept = copy_of(self.dataset, dataset_copy)
         redirection()  # imported before there are threads
 
-    def copies(self, number: int, *, unused: bool = False) -> list[Twin]:
-        """Return the copies that workers have of the dataset.
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether a share of the time is over."""
+        return perf_counter() >= self._began + share * self._seconds
 
-        Args:
-            number: Of workers.
-            unused: Whether it is one of which no sample was loaded yet, if that can be had.
-        """
-        fresh = self._unused if unused else None
-        return [self.copy(fresh) for _ in range(number)]
+    def copy(self) -> Own:
+        """Return a worker's copy of the dataset."""
+        return own_of(self._users, replica=self.iterable).seeded()
 
+    @cached_property
     def sharing(self) -> Sharing:
-        """Return what two workers share."""
-        one, other = self.copies(2)
-        return Sharing(one.dataset, other.dataset)
+        """What workers share."""
+        replica = self.iterable and self._users.how != "shared"
+        return Sharing(self.dataset, "replica" if replica else self._users.how)
 
-    def copy(self, dataset: Any = None) -> Twin:
-        """Return a worker's copy of the dataset, or of another."""
-        twin, copied = copy_of(self.dataset if dataset is None else dataset, self._how)
-        return Twin(twin, OwnGenerators(twin, None), copied)
-
-    def result(self, future: Future[Any]) -> Any:
-        """Return what a job returns while others run.
+    def result(self, thread: WorkerThread) -> Any:
+        """Return what a thread's function returns while others run.
 
         Raises:
-            HangError: No sample has ended for long, neither of this job nor of another.
+            HangError: No sample has ended for long, neither of this thread nor of another.
         """
-        while True:
+        while thread.is_alive():
             ended = self.ended
-            try:
-                return future.result(HANG_SECONDS + SLOWER * self.slowest)
-            except NotYetError:
-                if self.ended == ended:
-                    raise HangError from None
+            least = min(HANG_SECONDS, max(SHORT_SECONDS, self._seconds))
+            thread.join(least + SLOWER * self.slowest)
+            if thread.is_alive() and self.ended == ended:
+                raise HangError
+        if thread.error is not None:
+            raise thread.error
+        return thread.outcome
 
-    def load(self, twin: Twin, key: Any, number: int = 0) -> LoadedSample:
+    def load(self, twin: Own, key: Any, number: int = 0) -> LoadedSample:
         """Load a sample in the calling thread.
 
         Args:
@@ -158,13 +151,13 @@ class Loading:
             number: Of the worker.
         """
         number = key if self.iterable else number
-        begin = perf_counter()
+        begin, generators = perf_counter(), cast("OwnGenerators", twin.generators)
         stream = WorkerStream(SEED, number)
         with isolated(stream), introduced(number, REPLICAS, SEED, twin.dataset, Current()):
             if not self.iterable:
                 enter_sample_streams(SEED, self.keys.index(key), ())
             try:
-                sample = twin.generators.call(self._sample, twin.dataset, key)
+                sample = generators.call(self._sample, twin.dataset, key)
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 line = innermost(reversed(list(walk_tb(error.__traceback__))))
@@ -193,50 +186,30 @@ class Loading:
         return sorted({0, 1, count // 2, count // 2 + 1} | spread)
 
 
-class WorkerThread:
-    """A thread that loads samples on request, as a worker's; a ``with`` block ends it.
+class WorkerThread(Thread):
+    """A thread that calls a function as a worker of a loader does.
 
-    Whoever leaves the block waits for its job, but not after what is no `Exception`: Ctrl-C, or a
-    hang, after which a sample may go on for ever.
+    It is a daemon: what hangs in the user's code must not keep the interpreter.
 
     Args:
         number: Of the thread, for its name.
-
-    Threads:
-        all: the one that checks.
+        function: Is called with ``args``.
+        args: Its arguments.
     """
 
-    def __init__(self, number: int) -> None:
-        self._jobs: SimpleQueue[Any] = SimpleQueue()
-        # A daemon: what hangs in the user's code must not keep the interpreter.
-        name = f"tlcheck-worker-{number}"
-        self._thread = Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
-        self._thread.start()
+    def __init__(self, number: int, function: Callable[..., Any], *args: Any) -> None:
+        super().__init__(name=f"tlcheck-worker-{number}", daemon=True)
+        self._call = partial(function, *args)
+        self.outcome: Any = None  # of the call
+        self.error: BaseException | None = None
+        self.start()
 
-    def start(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Let the thread call a function; return its future result."""
-        future: Future[Any] = Future()
-        self._jobs.put((future, function, args))
-        return future
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._jobs.put(None)
-        if kind is None or issubclass(kind, Exception):
-            self._thread.join()
-
-
-def _work(jobs: SimpleQueue[Any]) -> None:
-    _torch.use_threads(1)
-    try:
-        while (job := jobs.get()) is not None:
-            future, function, args = job
-            try:
-                future.set_result(function(*args))
-            except BaseException as error:  # noqa: BLE001  # handed to the one who asked
-                future.set_exception(error)
-            del job, future, function, args
-    finally:
-        close_here()
+    def run(self) -> None:
+        """Call the function."""
+        _torch.use_threads(1)
+        try:
+            self.outcome = self._call()
+        except BaseException as error:  # noqa: BLE001  # handed to the one who asks
+            self.error = error
+        finally:
+            close_here()

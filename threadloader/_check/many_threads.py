@@ -7,21 +7,21 @@ are called, loops jump back and calls wait; without one, anywhere.
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from threading import Barrier
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._check.findings import Finding
-from threadloader._check.loading import REPLICAS, WorkerThread
+from threadloader._check.loading import IN_TURN, REPLICAS, WorkerThread
 from threadloader._check.sharing import process_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from threadloader._check.loading import LoadedSample, Loading, Twin
+    from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.serial import Write
+    from threadloader._work.copies import Own
 
 
 THREADS = 8
@@ -41,29 +41,22 @@ class Wrong(NamedTuple):
 
 
 class ManyThreads:
-    """Threads that load samples of one dataset at once; a ``with`` block ends them.
+    """Threads that load samples of one dataset at once.
 
     Args:
         loading: Loads the samples.
         expected: The samples as one thread loads them.
-        is_over: Returns whether there is no time left.
 
     Attributes:
-        tried: Samples that were loaded at once.
         left_out: Of the least number of rounds: those that there was no time for.
 
     Threads:
         all: the one that checks.
     """
 
-    def __init__(
-        self,
-        loading: Loading,
-        expected: Mapping[Any, LoadedSample],
-        is_over: Callable[[], bool],
-    ) -> None:
-        self.tried = self.left_out = 0
-        self._loading, self._expected, self._is_over = loading, expected, is_over
+    def __init__(self, loading: Loading, expected: Mapping[Any, LoadedSample]) -> None:
+        self.left_out = 0
+        self._loading, self._expected = loading, expected
 
     def first_wrong(self, keys: Sequence[Any], writes: Sequence[Write]) -> Finding | None:
         """Load samples at once, round by round, until one comes out wrong; return that.
@@ -77,73 +70,49 @@ class ManyThreads:
         """
         changing = [key for key in dict.fromkeys(write.key for write in writes) if key in keys]
         often = (changing * len(keys))[: len(keys)] or keys
-        with ExitStack() as ends, frequent_switches():
-            threads = [ends.enter_context(WorkerThread(1 + n)) for n in range(THREADS)]
-            # What comes out wrong one after the other needs no second thread.
-            if not keys or self._round(threads, keys, in_turn=True):
-                return None
-            wrong = self._rounds(threads, keys, often)
-        return _finding(wrong, writes) if wrong else None
-
-    def _rounds(
-        self, threads: Sequence[WorkerThread], keys: Sequence[Any], often: Sequence[Any]
-    ) -> Sequence[Wrong]:
-        wrong: Sequence[Wrong] = ()
+        in_turn = (self._start(each, keys, Barrier(1), IN_TURN) for each in range(THREADS))
+        # What comes out wrong one after the other needs no second thread.
+        if not keys or any(self._loading.result(thread) for thread in in_turn):
+            return None
         number, begin = 0, perf_counter()
-        while not wrong and (number < ROUNDS or perf_counter() - begin < SECONDS):
-            if self._is_over():
-                self.left_out = max(0, ROUNDS - number)
-                break
-            # Half of the rounds with what samples set up still to be set up.
-            some, unused = (keys, often)[number // 2 % 2], bool(number % 2)
-            wrong = self._round(threads, some, unused=unused)
-            number += 1
-        return wrong
+        with frequent_switches():
+            while number < ROUNDS or perf_counter() - begin < SECONDS:
+                if self._loading.is_over():
+                    self.left_out = max(0, ROUNDS - number)
+                    break
+                some, together = (keys, often)[number % 2], Barrier(THREADS)
+                threads = [self._start(each, some, together) for each in range(THREADS)]
+                if wrong := [it for thread in threads for it in self._loading.result(thread)]:
+                    return _finding(wrong, writes)
+                number += 1
+        return None
 
-    def _round(
-        self,
-        threads: Sequence[WorkerThread],
-        keys: Sequence[Any],
-        *,
-        unused: bool = False,
-        in_turn: bool = False,
-    ) -> list[Wrong]:
-        """Load all samples in each thread, each from another one on; return what is wrong."""
-        twins = self._loading.copies(len(threads), unused=unused)
-        together = Barrier(1 if in_turn else len(threads))
-        found, futures = [], []
-        for number, (thread, twin) in enumerate(zip(threads, twins, strict=True)):
-            first = number * len(keys) // len(threads)
-            some = [*keys[first:], *keys[:first]]
-            futures.append(thread.start(self._load, twin, some, number, together))
-            if in_turn:
-                found += self._result(futures.pop())
-        for future in futures:
-            found += self._result(future)
-        return found
-
-    def _result(self, future: Future[tuple[int, list[Wrong]]]) -> list[Wrong]:
-        result: tuple[int, list[Wrong]] = self._loading.result(future)
-        self.tried += result[0]
-        return result[1]
+    def _start(
+        self, number: int, keys: Sequence[Any], together: Barrier, share: float = 1.0
+    ) -> WorkerThread:
+        """Return a thread that loads all samples, from another one on than the others."""
+        first = number * len(keys) // THREADS
+        some = [*keys[first:], *keys[:first]]
+        args = (self._load, self._loading.copy(), some, number, together, share)
+        return WorkerThread(1 + number, *args)
 
     def _load(
-        self, twin: Twin, keys: Sequence[Any], number: int, together: Barrier
-    ) -> tuple[int, list[Wrong]]:
-        """Load samples in the calling thread; return how many, and which came out wrong."""
+        self, twin: Own, keys: Sequence[Any], number: int, together: Barrier, share: float
+    ) -> list[Wrong]:
+        """Load samples until a share of the time is over; return those that came out wrong."""
+        found = []
         process = [(part, part.state()) for part in process_parts()]
-        loaded, wrong = 0, []
         together.wait()
         for key in keys:
+            if self._loading.is_over(share):
+                break
             outcome = self._loading.load(twin, key, number % REPLICAS)
             difference = outcome.difference(self._expected[key])
-            changed = next((part.path for part, state in process if part.state() != state), "")
-            loaded += 1
+            changes = (part.changed(state, part.state()) for part, state in process)
+            changed = next(filter(None, changes), "")
             if difference or changed:
-                wrong.append(Wrong(key, outcome, difference, changed))
-            if self._is_over():
-                break
-        return loaded, wrong
+                found.append(Wrong(key, outcome, difference, changed))
+        return found
 
 
 @contextmanager

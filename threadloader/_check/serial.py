@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._check.contents import contents, difference
 from threadloader._check.findings import Finding
+from threadloader._check.loading import IN_A_WORKER, WorkerThread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from threadloader._check.loading import LoadedSample, Loading, WorkerThread
+    from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.sharing import SharedObject
 
 
@@ -28,7 +29,6 @@ class Serial:
 
     Args:
         loading: Loads the samples.
-        thread: Of a worker.
         expected: The samples, as the calling thread has loaded them.
 
     Attributes:
@@ -38,29 +38,31 @@ class Serial:
         all: the one that checks.
     """
 
-    def __init__(
-        self, loading: Loading, thread: WorkerThread, expected: Mapping[Any, LoadedSample]
-    ) -> None:
-        self._loading, self._thread, self._expected = loading, thread, expected
+    def __init__(self, loading: Loading, expected: Mapping[Any, LoadedSample]) -> None:
+        self._loading, self._expected = loading, expected
         self.writes: list[Write] = []
-        self._different: dict[Any, tuple[LoadedSample, str]] = {}
-        # With no limit: alone, it waits for no other thread.
-        thread.start(self._load_all).result()
+        self._again: dict[Any, tuple[LoadedSample, str | None]] = {}
+        self._in_a_worker(self._load_all)
+
+    def _in_a_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function returns, in a thread of its own."""
+        thread = WorkerThread(0, function, *args)
+        thread.join()  # with no limit: alone, it waits for no other thread
+        return self._loading.result(thread)
 
     def _load_all(self) -> None:
-        """Load all samples in the calling thread, the last one first; note what they change."""
-        twin, parts = self._loading.copy(), self._loading.sharing().parts
+        """Load the samples in the calling thread, the last one first; note what they change."""
+        twin, parts = self._loading.copy(), self._loading.sharing.parts
         states = [part.state() for part in parts]
-        for key in self._loading.keys[::-1]:
+        for key in [*self._expected][::-1]:
             outcome = self._loading.load(twin, key)
-            text = outcome.difference(self._expected[key])
-            if text is not None:
-                self._different[key] = outcome, text
+            self._again[key] = outcome, outcome.difference(self._expected[key])
             for place, part in enumerate(parts):
-                before, state = states[place], part.state()
-                if state != before:
-                    states[place] = state
-                    self.writes.append(Write(key, part, part.name(before, state)))
+                before, states[place] = states[place], part.state()
+                if name := part.changed(before, states[place]):
+                    self.writes.append(Write(key, part, name))
+            if self._loading.is_over(IN_A_WORKER):
+                break
 
     @property
     def repeating(self) -> list[Any]:
@@ -68,7 +70,7 @@ class Serial:
         return [
             key
             for key, each in self._expected.items()
-            if each.error is None and key not in self._different
+            if each.error is None and self._again.get(key, (None, ""))[1] is None
         ]
 
     def findings(self) -> Iterator[Finding]:
@@ -83,8 +85,11 @@ class Serial:
         overwritten = self._overwritten()
         if overwritten is not None:
             yield overwritten
-        elif self._different and all(write.part.kind != "random-state" for write in self.writes):
-            yield self._not_the_same()
+        elif all(write.part.kind != "random-state" for write in self.writes):
+            for key, (outcome, different) in self._again.items():
+                if different is not None:
+                    yield self._not_the_same(key, outcome, different)
+                    break
 
     def _overwritten(self) -> Finding | None:
         """Return the finding that a sample is no more what it was when it was loaded first."""
@@ -100,18 +105,17 @@ class Serial:
                 return Finding("shared-buffer", text, None, key, write.name)
         return None
 
-    def _not_the_same(self) -> Finding:
+    def _not_the_same(self, key: Any, outcome: LoadedSample, text: str) -> Finding:
         """Return the finding that a sample was different when it was loaded again."""
-        key, (outcome, text) = next(iter(self._different.items()))
         again = self._loading.load(self._loading.copy(), key)
-        job = self._thread.start(self._loading.load, self._loading.copy(), key)
-        there = job.result().difference(self._expected[key])
+        elsewhere = self._in_a_worker(self._loading.load, self._loading.copy(), key)
+        there = elsewhere.difference(self._expected[key])
         if again.difference(self._expected[key]) is None and there is not None:
-            text = f"index {key!r}: in a worker's thread, {text}"
+            text = f"index {key!r}: in a worker's thread, {there}"
             return Finding("thread-bound", text, outcome.line, key)
         iterators = (
             part.path
-            for part in self._loading.sharing().parts
+            for part in self._loading.sharing.parts
             if part.kind == "shared-container" and isinstance(part.value, Iterator)
         )
         name = next((write.name for write in self.writes), next(iterators, ""))

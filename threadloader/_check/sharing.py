@@ -1,11 +1,11 @@
-"""What workers share: every object that is reached from the copies of two of them, and its state.
+"""What workers share: what a dataset's copies are made without, and all that this leads to.
 
-So an object that each worker has a copy of is none of it, and whatever dataset_copy says is taken
-into account.  Besides, there are the attributes of classes and the global variables that the code
-of these objects uses, and what belongs to the whole process.
+The rule that copies for workers says what it shares, and by which path; so whatever dataset_copy
+says is taken into account.  Besides, there are the attributes of classes and the global variables
+that the code of these objects uses, and what belongs to the whole process.
 
-A state is shallow: of attributes and entries it has the plain values, and the identity of all
-others, which have states of their own.
+A state is shallow: all entries and attributes, but not what is in these, which have states of their
+own.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import random
 import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import PurePath
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -28,33 +28,31 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader._check.contents import array_of
 from threadloader._check.whose_code import OURS, USER, whose
-from threadloader._fetch.copy_rules import is_meeting
+from threadloader._fetch.copy_rules import copy_attributes, is_meeting, rule_of
 from threadloader._fetch.generators import is_generator_class
-from threadloader._fetch.own_copy import LARGE
-from threadloader._fetch.parts import CONTAINERS, attributes, parts
+from threadloader._fetch.own_copy import LIMITS, Copied, Copier, Rules, Steps
+from threadloader._fetch.parts import ATOMS, CONTAINERS, attributes, is_same, parts, state_of
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
     from types import CodeType
 
+    from threadloader._fetch.own_copy import Rule
+
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at
 SOME = 4096  # elements
-_EXACT = frozenset({int, float, complex, str, bytes, bool, type(None)})
+WHOLE_LENGTH = 100_000  # of longer containers only that is looked at
+MOST_OBJECTS = 20_000
+MOST_ENTRIES = 1_000  # objects in one container
+MOST_PARTS = 4_000  # as they are looked at often
 _NAMED = frozenset({"shared-attribute", "class-attribute", "global-variable"})
-
-
-class _It:
-    """One object, which is equal to itself alone; kept, so that no other gets its id."""
-
-    __slots__ = ("it",)
-    __hash__ = None  # type: ignore[assignment]  # never asked for
-
-    def __init__(self, it: object) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _It) and self.it is other.it
+# Each thread has its own of these, or they have locks inside, or they are code or do not change.
+_CLOSED = (
+    *(PerThread, types.ModuleType, weakref.ref, logging.Filterer, logging.Manager, type, property),
+    *(types.CodeType, types.FrameType, types.TracebackType, PurePath),
+)
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: others can't be changed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,244 +63,196 @@ class SharedObject:
         path: How it is reached, as ``dataset.reader``.
         kind: Of the finding where samples that change it come out wrong.
         value: The object.
-        read: Returns its state.
+        read: Returns its state: what it holds, by names.
     """
 
     path: str
     kind: str
     value: Any
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Mapping[Any, Any]]
 
-    def state(self) -> Any:
-        """Return the state now; None where it can't be read."""
+    def state(self) -> Mapping[Any, Any]:
+        """Return the state now; empty where it can't be read."""
         try:
             return self.read(self.value)
         except Exception:  # noqa: BLE001  # a closed file, say, or whatever a class raises
-            return None
-
-    def name(self, before: Any, after: Any) -> str:
-        """Return the path, with the attribute or variable that differs between two states."""
-        if self.kind in _NAMED:
-            old, new = (dict(state or ()) for state in (before, after))
-            for name in (*new, *old):
-                if name not in old or name not in new or old[name] != new[name]:
-                    return f"{self.path}.{name}"
-        return self.path
-
-    def numbers(self) -> dict[Any, float]:
-        """Return the numbers that it holds by their names or places.
-
-        Only of a number is it known that no update may be lost: a cache may forget an entry.
-        """
-        array = array_of(self.value)
-        state = self.state() if array is None else tuple(array.ravel()[:SOME].tolist())
-        if isinstance(self.value, (deque, set)) or not isinstance(state, tuple):
             return {}
-        entries = [e if type(e) is tuple else (place, e) for place, e in enumerate(state)]
-        return {
-            name: number
-            for name, number in entries
-            if type(name) in _EXACT and type(number) in (int, float)
-        }
 
-
-def parts_of_object(value: Any, path: str) -> Iterator[SharedObject]:
-    """Yield an object as a part, and its attributes as another; nothing if it can't change."""
-    if isinstance(value, type) or (isinstance(value, FunctionType) and not vars(value)):
-        return
-    found = _reader_of(value)
-    if found is not None:
-        kind, read = found
-        yield SharedObject(path, kind, value, read)
-    slots = found is None and any("__slots__" in vars(kind) for kind in type(value).__mro__)
-    if slots or hasattr(value, "__dict__"):
-        yield SharedObject(path, "shared-attribute", value, _attributes)
-
-
-def class_attributes(kind: type) -> Any:
-    """Return the state of the attributes of a class."""
-    return _pairs(
-        (name, part)
-        for name, part in list(vars(kind).items())
-        if not (name.startswith("__") or name == "_abc_impl")
-        and not (callable(part) or hasattr(type(part), "__get__"))
-    )
-
-
-def variables(names: frozenset[str], module: dict[str, Any]) -> Any:
-    """Return the state of the global variables of a module that have these names."""
-    return _pairs((name, module[name]) for name in sorted(names & set(module)))
+    def changed(self, before: Mapping[Any, Any], now: Mapping[Any, Any]) -> str:
+        """Return the path, with the attribute or variable that differs; empty if nothing does."""
+        for name in {**now, **before}:
+            if name not in before or name not in now or not is_same(now[name], before[name]):
+                return f"{self.path}.{name}" if self.kind in _NAMED else self.path
+        return ""
 
 
 def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
     kind = "process-state"
     return [
-        SharedObject("the working directory", kind, os, lambda it: it.getcwd()),
+        SharedObject("the working directory", kind, os, lambda it: {"": it.getcwd()}),
         SharedObject("the environment", kind, os, lambda it: dict(it.environ)),
-        SharedObject("the standard output", kind, sys, lambda it: (_It(it.stdout), _It(it.stderr))),
+        SharedObject("the standard output", kind, sys, lambda it: {1: it.stdout, 2: it.stderr}),
     ]
 
 
-def _reader_of(value: Any) -> tuple[str, Callable[[Any], Any]] | None:
-    """Return the kind of an object, and what reads its state; None for one with attributes."""
-    if is_generator_class(type(value)):
-        return "random-state", _generator
-    if isinstance(value, dict):
-        return "shared-container", _items
-    if isinstance(value, (list, deque, set)):
-        return "shared-container", _entries
-    if array_of(value) is not None:
-        return "shared-container", _array
-    if all(hasattr(value, name) for name in ("read", "seek", "tell")):
-        return "shared-handle", lambda value: value.tell()
-    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-        return "shared-container", lambda _: None  # how far it is does not show
-    return None
-
-
-def _value(value: Any) -> Any:
-    return value if type(value) in _EXACT else _It(value)
-
-
-def _pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
-    return tuple((name, _value(part)) for name, part in pairs)
-
-
-def _attributes(value: Any) -> Any:
-    return _pairs(attributes(value))
-
-
-def _items(value: dict[Any, Any]) -> Any:
-    return len(value) if len(value) > LARGE else _pairs(list(value.items()))
-
-
-def _entries(value: Any) -> Any:
-    return len(value) if len(value) > LARGE else tuple(map(_value, list(value)))
-
-
-def _array(value: Any) -> Any:
-    array = array_of(value)
-    if array is None or not array.flags.writeable or array.dtype.hasobject:
-        return None
-    if array.nbytes > WHOLE_NBYTES:
-        flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()[:SOME]
-        array = flat[:: max(1, flat.size // SOME)]
-    return array.tobytes()
-
-
-def _generator(value: Any) -> Any:
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, _torch.Generator):
-        return value.get_state().numpy().tobytes()
-    return pickle.dumps(value)
-
-
-MOST_OBJECTS = 20_000
-MOST_PARTS = 400  # as they are looked at often
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), range, slice)
-# Each thread has its own of these, or they have locks inside, or they are code or do not change.
-_CLOSED = (
-    *(PerThread, types.ModuleType, weakref.ref, logging.Filterer, logging.Manager),
-    *(types.CodeType, types.FrameType, types.TracebackType, property, PurePath),
-)
-_DEFINED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: others can't be changed
-
-
 class Sharing:
-    """What two workers share.
+    """What the workers of a dataset share.
 
     Args:
-        twin: The dataset of a worker.
-        other: That of another.
+        dataset: The user's.
+        how: As for `copy_of`; "replica" for an iterable one.
 
     Attributes:
-        parts: What may change of what they share; the least deep first.
-        objects: All that they share.
+        parts: What may change of what they share.
         cut_off: Whether there are too many objects to look at all of them.
     """
 
-    def __init__(self, twin: Any, other: Any) -> None:
-        walk, others = _Walk(twin), _Walk(other)
-        shared = [walk.found[key] for key in walk.found if key in others.found]
-        self.objects = [value for _, value in shared]
-        found = [*process_parts(), *walk.parts.values()]
-        for path, value in shared:
-            if not is_meeting(type(value)):
-                found += parts_of_object(value, path)
+    def __init__(self, dataset: Any, how: str) -> None:
+        self._of_code: dict[Any, SharedObject] = {}  # of classes and modules
+        own, self._walk = _Noting(rule_of, how), _Noting(_shared_rule, how)
+        if how == "shared":
+            own.shared.append(("dataset", dataset))
+        else:
+            own.copy("dataset", dataset)
+        shared = self._walk.shared
+        for path, value in own.shared:
+            self._walk.copy(path, value)
+        copied = (("", original) for original, _ in own.copied.values())
+        for _, value in chain(copied, shared):  # which grows
+            self._look_at_code(value)
+        found = [*process_parts(), *self._of_code.values()]
+        found += [part for path, value in shared if (part := _part_of(path, value)) is not None]
         self.parts = found[:MOST_PARTS]
-        self.cut_off = walk.cut_off or len(found) > MOST_PARTS
+        self.cut_off = self._walk.cut_off or len(found) > MOST_PARTS
 
-
-class _Walk:
-    """All objects that are reached from one, each with its path."""
-
-    def __init__(self, root: Any) -> None:
-        self.found: dict[int, tuple[str, Any]] = {}
-        self.parts: dict[Any, SharedObject] = {}  # of classes and modules
-        left: deque[tuple[str, Any]] = deque([("dataset", root)])
-        while left and len(self.found) < MOST_OBJECTS:
-            path, value = left.popleft()
-            if id(value) not in self.found and not isinstance(value, (*_PLAIN, *_CLOSED)):
-                self.found[id(value)] = (path, value)
-                left.extend(self._leads_to(path, value))
-        self.cut_off = bool(left)
-
-    def _leads_to(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, type):
-            yield from self._of_class(value)
-        elif isinstance(value, types.FunctionType):
-            owner = whose(value.__code__.co_filename)
-            if owner != OURS:
-                yield from ((f"a variable of {path}", part) for _, part in parts(value))
-            if owner == USER:  # the variables of a library are its own affair
-                yield from self._of_globals(value.__globals__, _names_used(value.__code__))
-        elif not (isinstance(value, _torch.Tensor) or is_meeting(type(value))):
-            yield type(value).__qualname__, type(value)
-            entries = isinstance(value, CONTAINERS)
-            for name, part in parts(value):
-                place = repr(name) if isinstance(name, int | str) else "..."
-                yield f"{path}[{place}]" if entries else f"{path}.{name}", part
-
-    def _of_class(self, kind: type) -> Iterator[tuple[str, Any]]:
-        if not kind.__flags__ & _HEAP or kind.__module__ in {"builtins", "abc", "typing"}:
+    def _look(self, path: str, value: Any) -> None:
+        """Look at what an object leads to; at a class, and those that it is derived from."""
+        if not isinstance(value, type):
+            self._walk.copy(path, value)
             return
-        yield from ((base.__qualname__, base) for base in kind.__bases__)
-        if kind.__module__.partition(".")[0] == "torch":
+        for base in value.__mro__:
+            self._look_at_class(base)
+
+    def _look_at_code(self, value: Any) -> None:
+        """Look at the class of an object, at classes that it holds, or at a function's code."""
+        if isinstance(value, FunctionType) and whose(value.__code__.co_filename) == USER:
+            # The variables of a library are its own affair.
+            self._look_at_globals(value.__globals__, _names_used(value.__code__))
+        for part in (type(value), value, *(part for _, part in attributes(value))):
+            if isinstance(part, type):
+                self._look("", part)
+
+    def _look_at_class(self, kind: type) -> None:
+        closed = kind.__module__.partition(".")[0] in {"builtins", "abc", "typing", "torch"}
+        if closed or not kind.__flags__ & _HEAP or id(kind) in self._of_code:
             return
-        self.parts[id(kind)] = SharedObject(
-            kind.__qualname__, "class-attribute", kind, class_attributes
-        )
+        path = kind.__qualname__
+        self._of_code[id(kind)] = SharedObject(path, "class-attribute", kind, _class_attributes)
         for name, part in list(vars(kind).items()):
             function = getattr(part, "__func__", None) or getattr(part, "fget", None) or part
-            if not name.startswith("__") or isinstance(function, types.FunctionType):
-                yield f"{kind.__qualname__}.{name}", function
+            if not name.startswith("__") or isinstance(function, FunctionType):
+                self._look(f"{path}.{name}", function)
 
-    def _of_globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[tuple[str, Any]]:
-        module = names.get("__name__", "")
-        # No program assigns again to what it has defined or imported.
-        assigned = frozenset(name for name in used if not isinstance(names.get(name), _DEFINED))
-        place = id(names) ^ hash(used)
-        if place in self.parts:
+    def _look_at_globals(self, names: dict[str, Any], used: frozenset[str]) -> None:
+        module, place = names.get("__name__", ""), (id(names), used)
+        if place in self._of_code:
             return
-        read = partial(variables, assigned)
-        self.parts[place] = SharedObject(module, "global-variable", names, read)
+        read = partial(_variables, used)
+        self._of_code[place] = SharedObject(module, "global-variable", names, read)
         for name in used & set(names):
             value = names[name]
             if not isinstance(value, types.ModuleType):
-                yield f"{module}.{name}", value
+                self._look(f"{module}.{name}", value)
             elif whose(getattr(value, "__file__", None) or "<frozen>") == USER:
                 # What the function uses of the module has the same names.
-                yield from self._of_globals(vars(value), used - {name})
+                self._look_at_globals(vars(value), used - {name})
+
+
+class _Noting(Copier):
+    """Notes what it shares, each with its path."""
+
+    def __init__(self, rule: Callable[[type, bool], Rule | None], how: str) -> None:
+        super().__init__(Copied(), Rules(rule, copy_attributes), limits=LIMITS.get(how))
+        self.shared: list[tuple[str, Any]] = []
+        self.cut_off = False
+
+    def keep(self, value: Any, twin: Any) -> Any:
+        """Note a twin; and an object that is shared."""
+        if twin is value and id(value) not in self.copied:
+            self.shared.append((self.path, value))
+        return super().keep(value, twin)
+
+
+def _shared_rule(kind: type, _: bool) -> Rule | None:
+    """Return the rule for objects of a class that are reached by what is shared."""
+    closed = issubclass(kind, (*_CLOSED, _torch.Tensor)) or is_meeting(kind)
+    return None if closed else _look_inside
+
+
+def _look_inside(value: Any, copier: Any) -> Steps:
+    """Share an object, and what it leads to."""
+    copier.keep(value, value)
+    if isinstance(value, FunctionType) and whose(value.__code__.co_filename) == OURS:
+        return value
+    inside = (pair for pair in parts(value) if type(pair[1]) not in ATOMS)
+    for number, (name, part) in enumerate(inside):
+        if number == MOST_ENTRIES or len(copier.shared) >= MOST_OBJECTS:
+            copier.cut_off = True
+            break
+        yield (name,) if isinstance(value, CONTAINERS) else name, part
+    return value
+
+
+def _part_of(path: str, value: Any) -> SharedObject | None:
+    """Return an object with the kind of the finding; None if it can't change, or threads meet."""
+    kind = type(value)
+    of_a_file = (hasattr(value, name) for name in ("read", "seek", "tell"))
+    if isinstance(value, _CLOSED) or is_meeting(kind):
+        return None
+    if is_generator_class(kind):
+        return SharedObject(path, "random-state", value, lambda it: {"": pickle.dumps(it)})
+    if isinstance(value, (dict, list, deque, set)):
+        return SharedObject(path, "shared-container", value, _entries)
+    if array_of(value) is not None:
+        return SharedObject(path, "shared-container", value, _memory)
+    if not isinstance(value, FunctionType) and all(of_a_file):
+        return SharedObject(path, "shared-handle", value, lambda it: {"": it.tell()})
+    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+        return SharedObject(path, "shared-container", value, lambda _: {})  # it does not show
+    return SharedObject(path, "shared-attribute", value, lambda it: dict(attributes(it)))
+
+
+def _entries(value: Any) -> Mapping[Any, Any]:
+    whole = len(value) <= WHOLE_LENGTH
+    return dict(enumerate(state_of(value))) if whole else {"": len(value)}
+
+
+def _memory(value: Any) -> Mapping[Any, Any]:
+    array = array_of(value)
+    if array is None or not array.flags.writeable or array.dtype.hasobject:
+        return {}
+    if array.nbytes > WHOLE_NBYTES:
+        flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()[:SOME]
+        array = flat[:: max(1, flat.size // SOME)]
+    return {"": array.tobytes()}
+
+
+def _class_attributes(kind: type) -> Mapping[Any, Any]:
+    return {
+        name: part
+        for name, part in list(vars(kind).items())
+        if not (name.startswith("__") or name == "_abc_impl")
+        and not (callable(part) or hasattr(type(part), "__get__"))
+    }
+
+
+def _variables(names: frozenset[str], module: dict[str, Any]) -> Mapping[Any, Any]:
+    return {name: module[name] for name in sorted(names & set(module))}
 
 
 @cache
 def _names_used(code: CodeType) -> frozenset[str]:
     """Return the global names of a function and of the functions inside it, and of attributes."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _names_used(constant)
-    return frozenset(names)
+    inside = (_names_used(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return frozenset(code.co_names).union(*inside)

@@ -222,11 +222,12 @@ class Copier:
             made = part if rule is None else rule(part, self)
         except Exception:  # noqa: BLE001  # whatever a class raises to refuse
             made = self.name(part)
-        self._stack.pop()
         if type(made) is _GENERATOR and made is not part:
-            self._stack.append((made, name, part))
+            self._stack[-1] = made, name, part
             return None
-        return self.keep(part, made)
+        twin = self.keep(part, made)
+        self._stack.pop()
+        return twin
 
     def _rule(self, kind: type) -> Rule | None:
         if kind not in self._rules:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import sys
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from threadloader.cli.arguments import CommandError, made_dataset, positive
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Report
 
 
+LINE_SECONDS = 10.0  # between two lines that tell how far it is, where there is no terminal
 DESCRIPTION = """\
 Load samples of a dataset one by one, then in many threads at once that change over as often as they
 can; say what is not safe, where, and what to do.
@@ -50,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=positive,
         default=120,
         metavar="S",
-        help="for tries with many threads (default: %(default)g)",
+        help="for all samples, each of which ends (default: %(default)g)",
     )
     parser.set_defaults(run=run)
 
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             indices=arguments.index,
             name=arguments.dataset,
             seconds=arguments.seconds,
-            tell=_tell,
+            tell=_Progress(),
         )
     except (TypeError, UncheckableError) as error:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
@@ -83,13 +86,25 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.findings else 0
 
 
-def _tell(number: int) -> None:
-    show_progress(f"samples loaded: {number:,}")  # slow ones take a while
+class _Progress:
+    """Tells how many samples were loaded: slow ones take a while."""
+
+    def __init__(self) -> None:
+        self._next = perf_counter() + LINE_SECONDS
+
+    def __call__(self, number: int) -> None:
+        text = f"samples loaded: {number:,}"
+        show_progress(text)
+        if perf_counter() > self._next and not sys.stderr.isatty():
+            self._next += LINE_SECONDS
+            print(f"threadloader check: {text}", file=sys.stderr, flush=True)
 
 
 def _in_words(report: Report) -> str:
     count = len(report.findings)
-    found = "nothing found" if not count else f"{count} finding{'s' * (count > 1)}"
+    found = f"{count} finding{'s' * (count > 1)}"
+    if not count:
+        found = "nothing found" + " in what was looked at, see the notes" * bool(report.notes)
     lines = [*map(str, report.findings), *(f"note: {note}" for note in report.notes)]
     tried = f"{report.loads} samples loaded one by one, {report.together:,} by many threads"
     return "\n".join([*lines, f"{report.dataset}: {found} ({tried})"])
