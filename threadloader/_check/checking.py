@@ -1,31 +1,64 @@
-"""Checks a dataset: one sample after the other, and in many threads at once."""
+"""Checks a dataset: one sample after the other, and in many threads at once.
+
+Each sample must come out with others as it does alone.  With a GIL a thread is switched away where
+functions are called, loops jump back and calls wait; without one, anywhere.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from threading import Barrier
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._check.contents import contents, difference
 from threadloader._check.findings import Finding, Line, Report
-from threadloader._check.loading import IN_CALLING_THREAD, HangError, Loading
-from threadloader._check.many_threads import ROUNDS, ManyThreads
-from threadloader._check.serial import Serial
+from threadloader._check.loading import REPLICAS, HangError, Loading, WorkerThread
+from threadloader._check.sharing import process_parts
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._check.loading import LoadedSample
+    from threadloader._check.sharing import SharedObject
     from threadloader._settings import DatasetCopy
+    from threadloader._work.copies import Own
 
 
 SECONDS = 120.0
+# Of that: what may be over when samples were loaded by the calling thread, by a worker, and by
+# several in turn.
+IN_CALLING_THREAD, IN_A_WORKER, IN_TURN = 1 / 3, 2 / 3, 5 / 6
+THREADS = 8
+ROUNDS = 10  # of all threads at once, at the least
+ROUND_SECONDS = 1.0  # as many more rounds as fit into it
+SWITCH_SECONDS = 1e-6  # asked for; the system takes some 50 us
+_LIKELY = frozenset({"shared-handle", "random-state"})  # to be the cause, of several
 
 
 class UncheckableError(ThreadLoaderError, ValueError):
     """No sample could be loaded, so there is nothing to check."""
+
+
+class Write(NamedTuple):
+    """A change of something that is shared, by a sample."""
+
+    key: Any
+    part: SharedObject
+    name: str
+
+
+class Wrong(NamedTuple):
+    """A sample that came out wrong, or that saw what another had changed of the process."""
+
+    key: Any
+    outcome: LoadedSample
+    difference: str | None
+    process: str  # what was changed; empty for nothing
 
 
 def check(
@@ -65,18 +98,27 @@ def check(
         checking.in_calling_thread()
         checking.in_workers()
     found = _each_once(checking.findings, _begins_at(loading.dataset))
-    return Report(name, found, tuple(checking.notes), checking.loads, checking.tried)
+    together = loading.ended - checking.loads
+    return Report(name, found, tuple(checking.notes), checking.loads, together)
 
 
 class _Checking:
-    """One check, step by step."""
+    """One check, step by step.
+
+    Threads:
+        _load_again, _load: a worker.
+        all others: the one that checks.
+    """
 
     def __init__(self, loading: Loading) -> None:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
-        self.loads = self.tried = 0
-        self._expected: dict[Any, LoadedSample] = {}
+        self.loads = 0  # one by one
         self._loading = loading
+        self._expected: dict[Any, LoadedSample] = {}  # as the calling thread has loaded them
+        # As a worker has, and what differs then.
+        self._again: dict[Any, tuple[LoadedSample, str | None]] = {}
+        self._writes: list[Write] = []  # what samples leave changed of what workers share
 
     def in_calling_thread(self) -> None:
         """Load samples one after the other.
@@ -84,8 +126,8 @@ class _Checking:
         Raises:
             UncheckableError: None of them can be loaded.
         """
-        twin = self._loading.copy()
-        for key in self._loading.keys:
+        twin, keys = self._loading.copy(), self._loading.keys
+        for key in keys:
             self._expected[key] = self._loading.load(twin, key)
             if self._loading.is_over(IN_CALLING_THREAD):
                 break
@@ -94,42 +136,179 @@ class _Checking:
             key, error = next(iter(errors.items()))
             if len(errors) == len(self._expected):
                 raise UncheckableError(f"no sample could be loaded: {error}")
-            self.notes.append(
-                f"{len(errors)} of {len(self._expected)} samples raise an error; the first one, of "
-                f"index {key!r}: {error}"
-            )
-        if number := len(self._loading.keys) - len(self._expected):
-            text = f"{number} of {len(self._loading.keys)} samples were left out for lack of time"
-            self.notes.append(text)
+            some = f"{len(errors)} of {len(self._expected)} samples raise an error"
+            self.notes.append(f"{some}; the first one, of index {key!r}: {error}")
+        self._left_out(len(keys) - len(self._expected), len(keys), "samples")
 
     def in_workers(self) -> None:
         """Load samples in a worker's thread, and in many at once."""
-        try:
-            self._in_threads()
-        except HangError:
-            self.findings.append(Finding("hang", "threads that load at once do not end"))
-
-    def _in_threads(self) -> None:
-        serial = Serial(self._loading, self._expected)
-        self.findings += serial.findings()
+        self._in_a_worker(self._load_again)
+        self.findings += self._found_alone()
         if self._loading.sharing.cut_off:
             self.notes.append("workers share too many objects to look at all of them")
         self.loads = self._loading.ended
-        many = ManyThreads(self._loading, self._expected)
-        wrong = many.first_wrong(serial.repeating, serial.writes)
-        self.tried = self._loading.ended - self.loads
-        if wrong is not None:
-            self.findings.append(wrong)
-        if many.left_out:
-            text = (
-                f"{many.left_out} of {ROUNDS} rounds of many threads were left out for lack of time"
-            )
-            self.notes.append(text)
+        try:
+            self._at_once()
+        except HangError:
+            self.findings.append(Finding("hang", "threads that load at once do not end"))
         found = {each.name for each in self.findings}
-        names = [name for name in dict.fromkeys(w.name for w in serial.writes) if name not in found]
+        names = dict.fromkeys(each.name for each in self._writes if each.name not in found)
         if names:
             text = f"samples change what all workers share: {', '.join(names)}"
             self.notes.append(f"{text}; nothing was seen to come out wrong by it")
+
+    def _left_out(self, number: int, most: int, what: str) -> None:
+        if number > 0:
+            self.notes.append(f"{number} of {most} {what} were left out for lack of time")
+
+    # One by one
+
+    def _in_a_worker(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return what a function returns, in a thread of its own."""
+        thread = WorkerThread(0, function, *args)
+        thread.join()  # with no limit: alone, it waits for no other thread
+        return self._loading.result(thread)
+
+    def _load_again(self) -> None:
+        """Load the samples in the calling thread, the last one first; note what they change."""
+        twin, parts = self._loading.copy(), self._loading.sharing.parts
+        states = [part.state() for part in parts]
+        for key in [*self._expected][::-1]:
+            outcome = self._loading.load(twin, key)
+            self._again[key] = outcome, outcome.difference(self._expected[key])
+            for place, part in enumerate(parts):
+                before, states[place] = states[place], part.state()
+                if name := part.changed(before, states[place]):
+                    self._writes.append(Write(key, part, name))
+            if self._loading.is_over(IN_A_WORKER):
+                break
+
+    def _found_alone(self) -> Iterator[Finding]:
+        """Yield what needs no second thread to be wrong."""
+        for key, part, name in self._writes:
+            if part.kind == "process-state":
+                yield _of_process(name)
+            elif part.kind == "random-state":
+                text = f"{name} is shared by all workers, and samples draw from it"
+                yield Finding(part.kind, f"index {key!r}: {text}", None, key, name)
+        different = [(key, *it, text) for key, (*it, text) in self._again.items() if text]
+        if (overwritten := self._overwritten()) is not None:
+            yield overwritten
+        elif different and all(each.part.kind != "random-state" for each in self._writes):
+            yield self._not_the_same(*different[0])
+
+    def _overwritten(self) -> Finding | None:
+        """Return the finding that a sample is no more what it was when it was loaded first."""
+        for key, outcome in self._expected.items():
+            path = difference(outcome.parts, contents(outcome.sample))
+            if outcome.error is None and path is not None:
+                text = f"sample{path} of index {key!r} was different after others had been loaded"
+                containers = (it.name for it in self._writes if it.part.kind == "shared-container")
+                name = next(containers, "")
+                text += f": samples change {name}, which all workers share" if name else ""
+                return Finding("shared-buffer", text, None, key, name)
+        return None
+
+    def _not_the_same(self, key: Any, outcome: LoadedSample, text: str) -> Finding:
+        """Return the finding that a sample was different when it was loaded again."""
+        load, expected = self._loading.load, self._expected[key]
+        again = load(self._loading.copy(), key)
+        there = self._in_a_worker(load, self._loading.copy(), key).difference(expected)
+        if again.difference(expected) is None and there is not None:
+            text = f"index {key!r}: in a worker's thread, {there}"
+            return Finding("thread-bound", text, outcome.line, key)
+        parts = (it for it in self._loading.sharing.parts if it.kind == "shared-container")
+        iterators = (part.path for part in parts if isinstance(part.value, Iterator))
+        name = next((write.name for write in self._writes), next(iterators, ""))
+        text = f"index {key!r}: loaded again, with the same seed, {text}"
+        text += f"; samples change {name}, which all workers share" if name else ""
+        return Finding("not-repeatable", text, outcome.line, key, name)
+
+    # By many threads
+
+    def _at_once(self) -> None:
+        """Load samples at once, round by round, until one comes out wrong.
+
+        Raises:
+            HangError: Threads wait for each other.
+        """
+        loading = self._loading
+        # Those that came out the same again, and without an error.
+        keys = [key for key, it in self._again.items() if it[1] is None and it[0].error is None]
+        changing = [key for key in dict.fromkeys(each.key for each in self._writes) if key in keys]
+        often = (changing * len(keys))[: len(keys)] or keys
+        in_turn = (self._start(each, keys, Barrier(1), IN_TURN) for each in range(THREADS))
+        # What comes out wrong one after the other needs no second thread.
+        if not keys or any(loading.result(thread) for thread in in_turn):
+            return
+        number, begin = 0, perf_counter()
+        with frequent_switches():
+            while number < ROUNDS or perf_counter() - begin < ROUND_SECONDS:
+                if loading.is_over():
+                    self._left_out(ROUNDS - number, ROUNDS, "rounds of many threads")
+                    return
+                some, together = (keys, often)[number % 2], Barrier(THREADS)
+                threads = [self._start(each, some, together) for each in range(THREADS)]
+                if wrong := [it for thread in threads for it in loading.result(thread)]:
+                    self.findings.append(self._come_out_wrong(wrong))
+                    return
+                number += 1
+
+    def _start(
+        self, number: int, keys: Sequence[Any], together: Barrier, share: float = 1.0
+    ) -> WorkerThread:
+        """Return a thread that loads all samples, from another one on than the others."""
+        first = number * len(keys) // THREADS
+        some = [*keys[first:], *keys[:first]]
+        args = (self._load, self._loading.copy(), some, number, together, share)
+        return WorkerThread(1 + number, *args)
+
+    def _load(
+        self, twin: Own, keys: Sequence[Any], number: int, together: Barrier, share: float
+    ) -> list[Wrong]:
+        """Load samples until a share of the time is over; return those that came out wrong."""
+        found = []
+        process = [(part, part.state()) for part in process_parts()]
+        together.wait()
+        for key in keys:
+            if self._loading.is_over(share):
+                break
+            outcome = self._loading.load(twin, key, number % REPLICAS)
+            difference = outcome.difference(self._expected[key])
+            changes = (part.changed(state, part.state()) for part, state in process)
+            changed = next(filter(None, changes), "")
+            if difference or changed:
+                found.append(Wrong(key, outcome, difference, changed))
+        return found
+
+    def _come_out_wrong(self, wrong: Sequence[Wrong]) -> Finding:
+        """Return what is wrong, with its likely cause."""
+        for each in wrong:
+            if each.process:
+                return _of_process(each.process)
+        key, outcome, difference, _ = wrong[0]
+        text = f"index {key!r} came out wrong ({difference}) when {THREADS} threads loaded samples"
+        if not self._writes:
+            return Finding("mixed-samples", text, outcome.line, key)
+        cause = min(self._writes, key=lambda write: write.part.kind not in _LIKELY)
+        text = f"{cause.name} is shared by all workers: {text}"
+        return Finding(cause.part.kind, text, outcome.line, key, cause.name)
+
+
+@contextmanager
+def frequent_switches() -> Iterator[None]:
+    """Let threads change over as often as the interpreter can, in a ``with`` block."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _of_process(name: str) -> Finding:
+    """Return the finding that samples change something of the process."""
+    return Finding("process-state", f"samples change {name}, for all threads", name=name)
 
 
 def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
+from threadloader._check.findings import Line
 from threadloader._check.sharing import Sharing
-from threadloader._check.whose_code import innermost
 from threadloader._fetch.own_copy import Copied
+from threadloader._fetch.program_code import is_users
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
@@ -25,7 +26,6 @@ from threadloader._work.copies import Own, own_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from threadloader._check.findings import Line
     from threadloader._fetch.own_generators import OwnGenerators
     from threadloader._settings import DatasetCopy
 
@@ -36,9 +36,6 @@ ITEMS = 8  # samples of a replica that are loaded as one
 MOST_INDICES = 16
 HANG_SECONDS = 60.0  # in which no sample ends: the least that counts as waiting for each other
 SHORT_SECONDS = 5.0  # the same, if there are less for the whole check
-# Of the time for all of it: what may be over when samples were loaded by the calling thread, by a
-# worker, and by several in turn.
-IN_CALLING_THREAD, IN_A_WORKER, IN_TURN = 1 / 3, 2 / 3, 5 / 6
 SLOWER = 20  # times the slowest one so far: what a sample that many threads load may take
 
 
@@ -160,7 +157,9 @@ class Loading:
                 sample = generators.call(self._sample, twin.dataset, key)
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
-                line = innermost(reversed(list(walk_tb(error.__traceback__))))
+                frames = reversed(list(walk_tb(error.__traceback__)))
+                lines = (Line(frame.f_code.co_filename, number) for frame, number in frames)
+                line = next((line for line in lines if is_users(line.file)), None)
                 return LoadedSample({}, None, f"{type(error).__name__}: {error}", line)
             finally:
                 leave_streams()

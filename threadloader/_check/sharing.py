@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._check.contents import array_of
-from threadloader._check.whose_code import OURS, USER, whose
-from threadloader._fetch.copy_rules import copy_attributes, is_meeting, rule_of
+from threadloader._fetch.copy_rules import copy_attributes, is_meeting, is_ours, rule_of
 from threadloader._fetch.generators import is_generator_class
 from threadloader._fetch.own_copy import LIMITS, Copied, Copier, Rules, Steps
 from threadloader._fetch.parts import ATOMS, CONTAINERS, attributes, is_same, parts, state_of
+from threadloader._fetch.program_code import is_users
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Sharing:
 
     def _look_at_code(self, value: Any) -> None:
         """Look at the class of an object, at classes that it holds, or at a function's code."""
-        if isinstance(value, FunctionType) and whose(value.__code__.co_filename) == USER:
+        if isinstance(value, FunctionType) and is_users(value.__code__.co_filename):
             # The variables of a library are its own affair.
             self._look_at_globals(value.__globals__, _names_used(value.__code__))
         for part in (type(value), value, *(part for _, part in attributes(value))):
@@ -164,7 +164,7 @@ class Sharing:
             value = names[name]
             if not isinstance(value, types.ModuleType):
                 self._look(f"{module}.{name}", value)
-            elif whose(getattr(value, "__file__", None) or "<frozen>") == USER:
+            elif is_users(getattr(value, "__file__", None) or "<frozen>"):
                 # What the function uses of the module has the same names.
                 self._look_at_globals(vars(value), used - {name})
 
@@ -193,7 +193,7 @@ def _shared_rule(kind: type, _: bool) -> Rule | None:
 def _look_inside(value: Any, copier: Any) -> Steps:
     """Share an object, and what it leads to."""
     copier.keep(value, value)
-    if isinstance(value, FunctionType) and whose(value.__code__.co_filename) == OURS:
+    if isinstance(value, FunctionType) and is_ours(value):
         return value
     inside = (pair for pair in parts(value) if type(pair[1]) not in ATOMS)
     for number, (name, part) in enumerate(inside):

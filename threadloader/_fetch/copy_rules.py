@@ -113,8 +113,8 @@ def is_meeting(kind: type) -> bool:
     return _LOADERS in modules or not _MEETING.isdisjoint(it.partition(".")[0] for it in modules)
 
 
-def is_ours(kind: type) -> bool:
-    """Whether a class is of this package: threads may share its objects, but for datasets."""
+def is_ours(kind: Any) -> bool:
+    """Whether a class or function is of this package: threads may share objects, but datasets."""
     return str(kind.__module__).partition(".")[0] == __name__.partition(".")[0]
 
 

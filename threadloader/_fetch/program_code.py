@@ -7,10 +7,9 @@ import sysconfig
 from pathlib import Path
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
-_STANDARD = tuple(
-    sysconfig.get_path(name) + os.sep
-    for name in ("stdlib", "platstdlib")
-    if sysconfig.get_path(name)
+_STANDARD = (
+    "<frozen",
+    *(path + os.sep for name in ("stdlib", "platstdlib") if (path := sysconfig.get_path(name))),
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 

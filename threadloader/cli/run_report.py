@@ -36,7 +36,7 @@ def made_here(frame: FrameType) -> Place:
     for each, number in walk_stack(frame):
         file, module = each.f_code.co_filename, str(each.f_globals.get("__name__", ""))
         stack.append((file, number))
-        if is_users(file) and not file.startswith("<frozen"):
+        if is_users(file):
             line = line or f"{short_path(file)}:{number}"
         elif not (line or package or module.startswith(("torch.utils.data", "threadloader."))):
             package = module.partition(".")[0]
