@@ -234,7 +234,11 @@ class _Checking:
         """
         loading = self._loading
         # Those that came out the same again, and without an error.
-        keys = [key for key, it in self._again.items() if it[1] is None and it[0].error is None]
+        keys = [
+            key
+            for key, each in self._expected.items()
+            if each.error is None and self._again.get(key, (None, ""))[1] is None
+        ]
         changing = [key for key in dict.fromkeys(each.key for each in self._writes) if key in keys]
         often = (changing * len(keys))[: len(keys)] or keys
         in_turn = (self._start(each, keys, Barrier(1), IN_TURN) for each in range(THREADS))

@@ -10,13 +10,16 @@ import math
 import sys
 import traceback
 from argparse import ArgumentTypeError
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
 
 
 class CommandError(ThreadLoaderError):
@@ -78,13 +81,7 @@ def made_dataset(name: str) -> Any:
     if not callable(found):
         kind = type(found).__name__
         raise CommandError(f"{printable(name)} is of type {kind}, and no dataset", code=2)
-    try:
-        return found()
-    except Exception as error:
-        text = f"{printable(name)}() failed: {in_one_line(error)}"
-        if isinstance(error, TypeError) and "required" in str(error):
-            text += "; name a function that gives the arguments"
-        raise CommandError(text, code=2) from error
+    return tried(f"{printable(name)}()", found)
 
 
 def named_object(name: str) -> Any:
@@ -115,14 +112,21 @@ def _module(name: str) -> Any:
     folder = str(path.resolve().parent if path.suffix == ".py" else Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    if tried(printable(name), find_spec, module.partition(".")[0]) is None:
+        raise CommandError(f"there is no module {printable(name)}", code=2)
+    return tried(printable(name), importlib.import_module, module)
+
+
+def tried(what: str, function: Callable[..., T], *args: Any) -> T:
+    """Return what a call of the user's code returns.
+
+    Raises:
+        CommandError: It fails.
+    """
     try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name not in (module, module.partition(".")[0]):
-            raise CommandError(f"{printable(name)} needs {error.name}: {error}", code=2) from error
-        raise CommandError(f"there is no module {printable(name)}", code=2) from error
+        return function(*args)
     except Exception as error:
-        raise CommandError(f"{printable(name)} failed: {in_one_line(error)}", code=2) from error
+        raise CommandError(f"{what} failed: {in_one_line(error)}", code=2) from error
 
 
 def in_one_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 import warnings
+from operator import getitem
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,15 +23,16 @@ from threadloader.cli.arguments import (
     named_object,
     positive,
     printable,
+    tried,
     whole,
 )
 from threadloader.cli.terminal import in_seconds, paragraph, show_progress, table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from threadloader.cli.race import Contender
+    from threadloader.cli.race import Round
 
 
 DESCRIPTION = """\
@@ -117,35 +119,26 @@ def compare(
     """
     from threadloader.cli.race import contenders, race
 
+    size, chosen = arguments.batch_size, list[tuple[int, int]]()
     # torch warns about its number of workers, Python about forks beside threads.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = contenders(arguments.batch_size, arguments.workers, arguments.threads, collate_fn)
+        options = {"batch_size": size, "collate_fn": collate_fn}
+        found = contenders(arguments.workers, arguments.threads, chosen, **options)
         samples = _read(dataset, name, arguments, collate_fn)
-        facts = _facts(len(dataset), samples, name, arguments.batch_size)
+        facts = _facts(len(dataset), samples, name, size)
         print("\n".join(f"{key.title():8} {fact}" for key, fact in facts.items()), flush=True)
+        figures = (dataset, samples, size, arguments.seconds)
         try:
-            figures = (samples, arguments.batch_size, arguments.seconds)
-            failed = race(found, dataset, *figures, show_progress)
-        except Exception as error:
-            text = f"{name} failed while it was loaded: {in_one_line(error)}"
-            raise CommandError(text, code=2) from error
+            rounds, failed = tried(f"a loader of {name}", race, found, *figures, show_progress)
         finally:
             show_progress()
-    remarks = [f"{each.name} failed and is left out: {in_one_line(e)}" for each, e in failed]
-    remarks += _remarks(found)
-    print("\n" + "\n".join(_table(found)) + "\n")
+    remarks = [f"{each} failed and is left out: {in_one_line(e)}" for each, e in failed.items()]
+    remarks += _remarks(rounds, chosen)
+    print("\n" + "\n".join(_table(rounds)) + "\n")
     print("\n".join(map(paragraph, remarks)))
-    loaders = [
-        {
-            "name": each.name,
-            "kind": each.kind,
-            "threads_chosen": each.threads,
-            "rounds": [{"rate": one.rate, "first": one.first} for one in each.rounds],
-        }
-        for each in found
-    ]
-    return {"facts": facts, "loaders": loaders, "remarks": remarks}
+    loaders = [{"name": each, "rounds": [one._asdict() for one in rounds[each]]} for each in rounds]
+    return {"facts": facts, "loaders": loaders, "threads_chosen": chosen, "remarks": remarks}
 
 
 def _read(
@@ -162,19 +155,12 @@ def _read(
     read, batch = 0, []
     end = time.perf_counter() + arguments.seconds
     while read < len(dataset) and (read < arguments.batch_size or time.perf_counter() < end):
-        try:
-            sample = dataset[read]
-        except Exception as error:
-            raise CommandError(f"{name}[{read}] failed: {in_one_line(error)}", code=2) from error
+        sample = tried(f"{name}[{read}]", getitem, dataset, read)
         if read < arguments.batch_size:
             batch.append(sample)
         read += 1
-    try:
-        if collate_fn is not None:
-            collate_fn(batch)
-    except Exception as error:
-        text = f"the collate function failed: {in_one_line(error)}"
-        raise CommandError(text, code=2) from error
+    if collate_fn is not None:
+        tried("the collate function", collate_fn, batch)
     return read
 
 
@@ -194,42 +180,38 @@ def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, s
     }
 
 
-def _remarks(found: Sequence[Contender]) -> list[str]:
+def _remarks(
+    rounds: Mapping[str, Sequence[Round]], chosen: Sequence[tuple[int, int]]
+) -> Iterator[str]:
     from threadloader import _torch
     from threadloader._tuning.tuner import gil_is_enabled
 
-    default = found[-1]
-    words = [
-        f"{workers} thread{'s' * (workers > 1)}"
-        + (f" ({running} at once)" if running < workers else "")
-        for workers, running in sorted({*default.threads})
-    ]
-    first = max(found, key=lambda each: each.ratio(default))
-    won = "" if first is default else f", with {first.ratio(default):.2f} of the default's rate"
-    remarks = [f"The winner is {first.name}{won}."]
-    remarks += [f"The default had {' or '.join(words)} at the end of its rounds."]
+    default = [*rounds][-1]
+    first = max(rounds, key=lambda name: _ratio(rounds[name], rounds[default]))
+    won = _ratio(rounds[first], rounds[default])
+    beside = "" if first == default else f", with {won:.2f} of the default's rate"
+    yield f"The winner is {first}{beside}."
+    words = (f"{workers}, {running} at once" for workers, running in sorted({*chosen}))
+    yield f"The default had these threads at the end of its rounds: {'; '.join(words)}."
     if not _torch.AVAILABLE:
-        remarks.append("torch is not installed: its DataLoader is not compared.")
+        yield "torch is not installed: its DataLoader is not compared."
     if gil_is_enabled():
-        remarks.append("The GIL is on: samples in pure Python do not run in parallel in threads.")
-    return remarks
+        yield "The GIL is on: samples in pure Python do not run in parallel in threads."
 
 
-def _rates(contender: Contender) -> list[float]:
-    return [entry.rate for entry in contender.rounds]
+def _ratio(rounds: Sequence[Round], others: Sequence[Round]) -> float:
+    """Return how much faster a loader is than another: the median of the ratios in each round."""
+    return median(one.rate / other.rate for one, other in zip(rounds, others, strict=True))
 
 
-def _table(found: Sequence[Contender]) -> list[str]:
-    rows = [
-        (
-            each.name,
-            _number(each.rate),
-            f"{_number(min(_rates(each)))} to {_number(max(_rates(each)))}",
-            f"{each.ratio(found[0]):.2f}x",
-            in_seconds(median(entry.first for entry in each.rounds)),
-        )
-        for each in found
-    ]
+def _table(rounds: Mapping[str, Sequence[Round]]) -> list[str]:
+    rows = []
+    for name, each in rounds.items():
+        rates = sorted(one.rate for one in each)
+        first = in_seconds(median(one.first for one in each))
+        ratio = f"{_ratio(each, rounds['bare loop']):.2f}x"
+        least, most = _number(rates[0]), _number(rates[-1])
+        rows.append((name, _number(median(rates)), f"{least} to {most}", ratio, first))
     return table(("loader", "samples/s", "rounds", "vs. loop", "first batch"), rows)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,11 @@ def examine() -> dict[str, Any]:
     from threadloader._tuning.tuner import gil_is_enabled
     from threadloader._version import __version__
 
-    switch = what_switched_the_gil_on()
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    switch, installed = what_switched_the_gil_on(), [*distributions()]
+    versions = {str(each.name).lower(): each.version for each in installed}
+    # Extension modules that are for builds with a GIL alone.
+    files = (str(it) for each in installed * is_free_threaded() for it in each.files or ())
+    wrong = sorted({file for file in files if file.endswith(".abi3.so")})
     return {
         "python": {
             "version": platform.python_version(),
@@ -88,35 +91,21 @@ def examine() -> dict[str, Any]:
         },
         "gil": {
             "enabled": gil_is_enabled(),
-            "requested_by": "" if switch == AN_IMPORT else switch,
+            "requested_by": switch.replace(AN_IMPORT, ""),
         },
         "cores": {
             "machine": os.cpu_count(),
-            "affinity": affinity,
             "quota": cpu_quota(),
             "usable": usable_cores(),
             "threads_by_default": default_threads(),
         },
         "versions": {"threadloader": __version__}
-        | {name: found for name in PACKAGES if (found := _version(name))},
+        | {name: versions[name] for name in PACKAGES if name in versions},
         "torch": _torch.AVAILABLE,
         "decoders": decoders,
-        "wrong_builds": wrong_builds() if is_free_threaded() else [],
+        "wrong_builds": wrong,
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def wrong_builds() -> list[str]:
-    """Return the installed extension modules that are only for builds with a GIL."""
-    files = (file for each in distributions() for file in each.files or ())
-    return sorted({str(file) for file in files if file.name.endswith(".abi3.so")})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def advice(found: dict[str, Any]) -> list[str]:
@@ -157,6 +146,4 @@ def _told(value: Any) -> str:
         return ", ".join(f"{name} {text}" for name, text in pairs if text)
     if isinstance(value, list):
         return ", ".join(value)
-    if value is None:
-        return ""
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+    return {"None": "", "True": "yes", "False": "no"}.get(str(value), str(value))

@@ -59,10 +59,12 @@ class Replaced:
             if reason is None:
                 number = arguments["num_workers"]
                 by = f"{number} thread{'s' * (number > 1)}" if number else _BY[number]
-                return Measured(row, by, None, partial(iter, self._twin), each_pass=True)
+                row.loaded_by, row.reason = by, None
+                return Measured(row, partial(iter, self._twin), each_pass=True)
         processes = f"{loader.num_workers} process{'es' * (loader.num_workers > 1)}"
-        by = f"torch, {processes if loader.num_workers else 'in-process'}"
-        return Measured(row, by, reason, partial(self._begin, loader), each_pass=False)
+        row.loaded_by = f"torch, {processes if loader.num_workers else 'in-process'}"
+        row.reason = reason
+        return Measured(row, partial(self._begin, loader), each_pass=False)
 
 
 class Measured:
@@ -70,8 +72,6 @@ class Measured:
 
     Args:
         row: Gets what is measured.
-        loaded_by: By what, in words.
-        reason: Why by torch; None if it is not, or was asked to.
         begin: Returns the iterator that loads.
         each_pass: Whether it does so for each pass; else the first iterator begins the others.
 
@@ -79,23 +79,16 @@ class Measured:
         all: consumer.
     """
 
-    def __init__(
-        self,
-        row: LoaderRates,
-        loaded_by: str,
-        reason: str | None,
-        begin: Callable[[], Any],
-        *,
-        each_pass: bool,
-    ) -> None:
-        self._row, self._again = row, begin if each_pass else None
-        row.loaded_by, row.reason = loaded_by, reason
+    def __init__(self, row: LoaderRates, begin: Callable[[], Any], *, each_pass: bool) -> None:
+        self._row, self._begin, self._each_pass = row, begin, each_pass
         self._inner: Any = row.begun(begin)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next pass of workers that are kept; as torch's iterator, which calls it."""
-        again = self._again or partial(_reset, self._inner, loader, first_iter)
-        self._inner = self._row.begun(again)
+        if self._each_pass:
+            self._inner = self._row.begun(self._begin)
+        else:
+            self._row.begun(partial(self._inner._reset, loader, first_iter))  # noqa: SLF001  # torch's
 
     def __iter__(self) -> Measured:
         return self
@@ -111,11 +104,6 @@ class Measured:
             return self._row.next_of(self._inner.__next__)
         finally:
             self = DROPPED  # an error keeps this frame
-
-
-def _reset(iterator: Any, loader: Any, first_iter: bool) -> Any:
-    iterator._reset(loader, first_iter)  # noqa: SLF001  # torch's own
-    return iterator
 
 
 def _arguments_of(loader: Any, threads: int | None) -> dict[str, Any]:

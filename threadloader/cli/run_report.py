@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-class StepsDone(SystemExit):
-    """A loader has delivered the steps that were asked for: the program ends, without an error."""
-
-
 class Place(NamedTuple):
     """Where a loader was made; two callers of the function that makes it are two places."""
 
@@ -80,12 +76,12 @@ class LoaderRates:
         """Return the next batch, measured.
 
         Raises:
-            StepsDone: All steps that were asked for were delivered.
+            SystemExit: All steps that were asked for were delivered: the program ends.
         """
         began = perf_counter()
         try:
             if self.report.steps is not None and self.batches >= self.report.steps:
-                raise StepsDone(0)
+                raise SystemExit(0)
             batch = advance()
         finally:
             advance = DROPPED  # an error keeps this frame
