@@ -102,8 +102,6 @@ def annotate(message, *, domain):
 sys.modules["torch"] = None  # its import takes seconds
 sys.modules["nvtx"] = types.SimpleNamespace(annotate=annotate) if PACKAGE else None
 from threadloader import ThreadLoader
-from threadloader._trace import ranges
-ranges._nvtx_of_torch = lambda: None
 with ThreadLoader(range(24), batch_size=4, threads=2) as loader:
     with ThreadLoader(range(24), batch_size=4, threads=0) as other:
         loaded = len(list(loader)) + len(list(other))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from operator import sub
+from typing import NamedTuple
 
 from threadloader._work.stats import DIGIT, STEPS, VALUES, Sums
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
+class Stages(NamedTuple):
     """Seconds, or seconds a sample, in each stage; of all threads together."""
 
     fetch: float  # in the dataset
@@ -94,13 +93,7 @@ class Interval(Sums):
     @property
     def per_sample(self) -> Stages:
         """Seconds a sample in each stage; of the thread that had it."""
-        samples, stages = self.samples or 1, self.stages
-        return Stages(
-            stages.fetch / samples,
-            stages.write / samples,
-            stages.collate / samples,
-            stages.copy / samples,
-        )
+        return Stages(*(seconds / (self.samples or 1) for seconds in self.stages))
 
     @property
     def cpu_share(self) -> float | None:

@@ -6,6 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadloader._resume import Position, has_ended
+from threadloader._tuning.machine import usable_cores
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import SlowLoadingWarning, warn_user
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bo
     Args:
         stats: Of the loader.
         counted: Of the epoch.
-        setup: As of `Setup.of`.
+        setup: What `judged` needs besides.
     """
     if counted.latest - counted.began < LEAST_SECONDS or stats.told or counted is not stats.last:
         return
@@ -142,15 +144,22 @@ def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Ver
 
     Args:
         stats: Of the loader.
-        tuner: Of the same; see `Setup.of`.
-        has_workers: See there.
-        iterable: See there.
+        tuner: Knows the threads of that epoch.
+        has_workers: Whether there are any.
+        iterable: Whether the dataset is read in its own order.
     """
     from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
     from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
 
     use = stats.cache_use()
-    cached = use.kept / use.samples if use is not None and use.is_full else 1.0
-    setup = Setup.of(tuner, has_workers, iterable)
-    setup = setup._replace(first=stats.epochs <= 1, cached=cached)
+    setup = Setup(
+        cores=usable_cores(),
+        gil=gil_is_enabled(),
+        running=tuner.number if has_workers else 0,
+        most=tuner.limits.most if has_workers else 0,
+        tuned=has_workers and not tuner.limits.is_fixed,
+        iterable=iterable,
+        first=stats.epochs <= 1,
+        cached=use.kept / use.samples if use is not None and use.is_full else 1.0,
+    )
     return verdict_of(interval_of(*stats.epoch(), setup.running), setup)

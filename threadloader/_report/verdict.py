@@ -7,17 +7,14 @@ cause from another, that is what the row says.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 from threadloader._order.tickets import INLINE_SECONDS
-from threadloader._tuning.machine import usable_cores
-from threadloader._tuning.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._report.interval import Interval
-    from threadloader._tuning.tuner import Tuner
 
 
 NOTICED = 0.05  # the share of its time that a loop may lose to loading before anybody is told
@@ -66,19 +63,6 @@ class Setup(NamedTuple):
     first: bool = False  # whether the verdict is on the loader's first epoch
     cached: float = 1.0  # the share of the samples that a cache in memory has, if it is full
 
-    @classmethod
-    def of(cls, tuner: Tuner, has_workers: bool, iterable: bool) -> Setup:
-        """Return the present one of a loader.
-
-        Args:
-            tuner: Knows the threads of the last epoch.
-            has_workers: Whether there are any.
-            iterable: See above.
-        """
-        most, running = (tuner.limits.most, tuner.number) if has_workers else (0, 0)
-        tuned = has_workers and not tuner.limits.is_fixed
-        return cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
-
 
 def verdict_of(i: Interval, setup: Setup) -> Verdict:
     """Return the verdict on a part of a loader's run.
@@ -97,8 +81,7 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
     if lost < NOTICED:
         sentence = f"Loading took {lost:.1%} of the loop's time: the loop itself is the slower one."
         return Verdict("consumer-bound", lost, sentence, "")
-    kind, _, *texts = next(cause for cause in CAUSES if cause.holds(i, setup))
-    found, advice = (text if isinstance(text, str) else text(i, setup) for text in texts)
+    kind, found, advice = _by_share(i, setup) or _by_samples(i, setup)
     how = ""
     if i.is_inline:
         batch = _in_words(i.inline_seconds / i.batches)
@@ -109,48 +92,38 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
     return Verdict(kind, lost, sentence, advice)
 
 
-Text: TypeAlias = "str | Callable[[Interval, Setup], str]"
+def _by_share(i: Interval, setup: Setup) -> tuple[str, str, str] | None:
+    """Return kind, sentence and advice of what takes most of a whole; None if nothing does."""
+    for share in SHARES:
+        took = share.seconds(i, setup)
+        whole = i.busy_seconds if share.of_making else i.loading_seconds
+        if took > share.least * whole:
+            words = "the time in which batches are made" if share.of_making else "that"
+            part = f"takes {_in_words(took / i.batches)} a batch, {took / whole:.0%} of {words}"
+            return share.kind, f"{share.what} {part}", share.advice
+    return None
 
 
-class Cause(NamedTuple):
-    """A row of the table: the first one that holds is the verdict."""
-
-    kind: str
-    holds: Callable[[Interval, Setup], bool]
-    found: Text  # follows "Loading took 60% of the loop's time: "
-    advice: Text = ""
-
-
-def _takes_most(
-    kind: str,
-    what: str,
-    seconds: Callable[[Interval, Setup], float],
-    advice: Text = "",
-    *,
-    of_making: bool = False,
-    least: float = MOST,
-) -> Cause:
-    """Return the row of what is a cause by the share that it takes of a whole.
-
-    Args:
-        kind: Of the verdict.
-        what: Takes the time, in words.
-        seconds: How much.
-        advice: Of the verdict.
-        of_making: Whether the whole is the time in which batches are made, and not that of the
-            loop for loading.
-        least: The share of the whole.
-    """
-
-    def whole(i: Interval) -> float:
-        return i.busy_seconds if of_making else i.loading_seconds
-
-    def found(i: Interval, setup: Setup) -> str:
-        took, words = seconds(i, setup), "the time in which batches are made"
-        share = f"{took / whole(i):.0%} of {words if of_making else 'that'}"
-        return f"{what} takes {_in_words(took / i.batches)} a batch, {share}"
-
-    return Cause(kind, lambda i, setup: seconds(i, setup) > least * whole(i), found, advice)
+def _by_samples(i: Interval, setup: Setup) -> tuple[str, str, str]:
+    """Return the same by what samples do."""
+    if not (i.cpu_share or i.waiting_share):
+        return "unknown", "no sample's CPU time was measured", ""
+    if _holds_gil(i, setup):
+        return "gil-bound", _held(i, setup), _processes(i, setup)
+    waits = _waits(i)
+    waiting = f"a sample waits in {waits:.0%} of its {_in_words(i.per_sample.fetch)}"
+    if waits < RUNNING:
+        return "cpu-bound", _computing(i, setup), _more_cores(i, setup)
+    if waits < WAITING:
+        return "unknown", f"{waiting}, and computes in the rest", ""
+    if setup.gil and (i.worker_cores or 0.0) > WAITING:
+        used = f"that the workers use {_used(i, setup)} does not tell"
+        return "unknown", f"{waiting}, for I/O or for the GIL: {used}", ""
+    if setup.first and i.read_nbytes > _least_nbytes(i):
+        read = f"{1e-6 * i.read_nbytes:,.0f} MB were read from storage in this first epoch"
+        later = "Wait for the next epoch: what fits into memory is found there."
+        return "cold-cache", f"{waiting}, and {read}", later
+    return "waiting", f"{waiting}, for a file, a network or a lock", _more_threads(setup)
 
 
 def _in_words(seconds: float) -> str:
@@ -220,10 +193,6 @@ def _computing(i: Interval, setup: Setup) -> str:
     return took + others if delay > BUSY else took
 
 
-def _waiting(i: Interval) -> str:
-    return f"a sample waits in {_waits(i):.0%} of its {_in_words(i.per_sample.fetch)}"
-
-
 def _more_cores(i: Interval, setup: Setup) -> str:
     """Return what helps samples that compute."""
     if setup.most == 0:
@@ -241,7 +210,7 @@ def _more_cores(i: Interval, setup: Setup) -> str:
     return "Make samples cheaper (with images: smaller ones, a faster decoder), or use more cores."
 
 
-def _more_threads(_: Interval, setup: Setup) -> str:
+def _more_threads(setup: Setup) -> str:
     """Return what helps samples that wait."""
     if setup.tuned and setup.running < setup.most:
         return (
@@ -267,54 +236,66 @@ def _processes(i: Interval, setup: Setup) -> str:
 _NO_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
 _NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
 
-CAUSES = (
+
+class Share(NamedTuple):
+    """A row of the table of what may take most of a whole: the first that does is the verdict."""
+
+    kind: str
+    what: str  # takes the time, in words
+    seconds: Callable[[Interval, Setup], float]
+    advice: str = ""
+    of_making: bool = False  # whether the whole is the time of making batches, not of the loop
+    least: float = MOST  # the share of the whole
+
+
+SHARES = (
     # The loop's own thread.
-    _takes_most(
+    Share(
         "rank-bound",
         "waiting for other ranks, whose batches came later,",
         lambda i, _: i.rank_wait_seconds,
         "See their verdicts; and share the data out more evenly: files of one size, several for "
         "each rank.",
     ),
-    _takes_most(
+    Share(
         "copy-bound",
         "waiting for batches that were made and not yet on the device",
         lambda i, _: i.copy_wait_seconds,
         "Send fewer bytes: uint8 images, converted on the device; or raise device_prefetch.",
     ),
-    _takes_most(
+    Share(
         "copy-bound",
         "copying to the device, in the loop's own thread,",
         lambda i, _: min(i.copy_seconds, _own(i)),
         "Send fewer bytes: uint8 images, converted on the device.",
     ),
-    _takes_most(
+    Share(
         "sampler-bound",
         "drawing from the sampler, in the loop's own thread,",
-        lambda i, _: _own(i) - min(i.copy_seconds, _own(i)),
+        lambda i, _: _own(i) - i.copy_seconds,
         "Make the sampler cheaper: draw the order of an epoch at once, for example.",
     ),
-    _takes_most(
+    Share(
         "start-bound",
         "starting threads, since epochs are short,",
         lambda i, _: min(i.start_seconds, START_SECONDS * i.threads),
         "Keep the threads from one epoch to the next: persistent_workers=True.",
         least=SHORT,
     ),
-    _takes_most(
+    Share(
         "unknown",
         "what nothing counts (threads that start, worker_init_fn, a sample that is not done yet)",
         lambda i, _: i.wait_seconds + i.inline_seconds - i.busy_seconds,
     ),
     # The threads that make the batches.
-    _takes_most(
+    Share(
         "collate-bound",
         "collating",
         lambda i, _: i.collate_seconds,
         "Make collate_fn cheaper. Samples of one shape, and of up to 64 parts, need none.",
         of_making=True,
     ),
-    _takes_most(
+    Share(
         "memory-bound",
         "copying samples into their batch",
         lambda i, _: i.write_seconds if _copies_fast(i) else 0.0,
@@ -322,7 +303,7 @@ CAUSES = (
         "memory.",
         of_making=True,
     ),
-    _takes_most(
+    Share(
         "write-bound",
         "writing samples into their batch",
         lambda i, _: i.write_seconds,
@@ -330,47 +311,11 @@ CAUSES = (
         "batch in one call: by __getitems__, or as rows of an array.",
         of_making=True,
     ),
-    _takes_most(
+    Share(
         "start-bound",
         "loading in the first sample of each epoch what the others find loaded",
         lambda i, setup: 0.0 if setup.first else i.first_use_seconds,
         "Load it in __init__, or keep it from one epoch to the next: persistent_workers=True.",
         of_making=True,
-    ),
-    # What samples do.
-    Cause(
-        "unknown",
-        lambda i, _: not (i.cpu_share or i.waiting_share),
-        "no sample's CPU time was measured",
-    ),
-    Cause("gil-bound", _holds_gil, _held, _processes),
-    Cause("cpu-bound", lambda i, _: _waits(i) < RUNNING, _computing, _more_cores),
-    Cause(
-        "unknown",
-        lambda i, _: _waits(i) < WAITING,
-        lambda i, _: f"{_waiting(i)}, and computes in the rest",
-    ),
-    Cause(
-        "unknown",
-        lambda i, setup: setup.gil and (i.worker_cores or 0.0) > WAITING,
-        lambda i, setup: (
-            f"{_waiting(i)}, for I/O or for the GIL: that the workers use {_used(i, setup)} does "
-            "not tell"
-        ),
-    ),
-    Cause(
-        "cold-cache",
-        lambda i, setup: setup.first and i.read_nbytes > _least_nbytes(i),
-        lambda i, _: (
-            f"{_waiting(i)}, and {1e-6 * i.read_nbytes:,.0f} MB were read from storage in this "
-            "first epoch"
-        ),
-        "Wait for the next epoch: what fits into memory is found there.",
-    ),
-    Cause(
-        "waiting",
-        lambda _, __: True,
-        lambda i, _: f"{_waiting(i)}, for a file, a network or a lock",
-        _more_threads,
     ),
 )

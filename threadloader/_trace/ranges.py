@@ -64,25 +64,15 @@ def profile(**options: Any) -> Profile:
 @cache  # once in a process
 def mark_with_nvtx() -> None:
     """Mark the stages of all loaders by NVTX ranges, if there is a package that can."""
-    range_of = _nvtx_of_torch() or _nvtx_of_its_own_package()
+    range_of: Range | None = None
+    if _torch.AVAILABLE:
+        from threadloader._torch.profiler import nvtx_range  # noqa: PLC0415  # rarely used
+
+        range_of = nvtx_range()  # None where torch was built without CUDA
+    if range_of is None:
+        with suppress(ImportError):
+            import nvtx  # noqa: PLC0415  # an optional package
+
+            range_of = partial(nvtx.annotate, domain="threadloader")
     if range_of is not None:
         add_listener(partial(_enter, range_of))
-
-
-def _nvtx_of_torch() -> Range | None:
-    """Return what makes a range; None where torch is missing, or was built without CUDA."""
-    if not _torch.AVAILABLE:
-        return None
-    from threadloader._torch.profiler import nvtx_range  # noqa: PLC0415  # rarely used
-
-    found: Range | None = nvtx_range()
-    return found
-
-
-def _nvtx_of_its_own_package() -> Range | None:
-    """Return what makes a range; None where the package ``nvtx`` is missing."""
-    with suppress(ImportError):
-        import nvtx  # noqa: PLC0415  # an optional package
-
-        return partial(nvtx.annotate, domain="threadloader")
-    return None

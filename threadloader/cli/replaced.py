@@ -59,11 +59,11 @@ class Replaced:
             if reason is None:
                 number = arguments["num_workers"]
                 by = f"{number} thread{'s' * (number > 1)}" if number else _BY[number]
-                row.loaded_by, row.reason = by, None
+                row.loaded_by, row.left_alone_because = by, None
                 return Measured(row, partial(iter, self._twin), each_pass=True)
         processes = f"{loader.num_workers} process{'es' * (loader.num_workers > 1)}"
         row.loaded_by = f"torch, {processes if loader.num_workers else 'in-process'}"
-        row.reason = reason
+        row.left_alone_because = reason
         return Measured(row, partial(self._begin, loader), each_pass=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,18 +50,18 @@ class LoaderRates:
         all: the consumer's; of two consumers at once some numbers may be lost.
     """
 
-    report: RunReport
-    place: Place
+    made_at: str
     num_workers: int  # as the program has it
     loaded_by: str = ""
-    reason: str | None = None  # why torch loads
+    left_alone_because: str | None = None  # why torch loads
     passes: int = 0
     batches: int = 0
+    first_batch_seconds: float | None = None  # from `iter` to the first batch, of the first pass
     wait_seconds: float = 0.0  # in `iter` and `next`
-    first_seconds: float | None = None  # from `iter` to the first batch, of the first pass
+    batches_a_second: float | None = None
+    _steps: int | None = None
     _began: float = 0.0
     _first_delivery: float = 0.0
-    _last_delivery: float = 0.0
 
     def begun(self, begin: Callable[[], Any]) -> Any:
         """Begin a pass; return its iterator."""
@@ -78,35 +78,21 @@ class LoaderRates:
         Raises:
             SystemExit: All steps that were asked for were delivered: the program ends.
         """
+        if self._steps is not None and self.batches >= self._steps:
+            raise SystemExit(0)
         began = perf_counter()
         try:
-            if self.report.steps is not None and self.batches >= self.report.steps:
-                raise SystemExit(0)
             batch = advance()
         finally:
             advance = DROPPED  # an error keeps this frame
             now = perf_counter()
             self.wait_seconds += now - began
-        if self.first_seconds is None:
-            self.first_seconds, self._first_delivery = now - self._began, now
-        self._last_delivery = now
+        if self.first_batch_seconds is None:
+            self.first_batch_seconds, self._first_delivery = now - self._began, now
+        elif now > self._first_delivery:
+            self.batches_a_second = self.batches / (now - self._first_delivery)
         self.batches += 1
         return batch
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row for a file."""
-        seconds = self._last_delivery - self._first_delivery
-        return {
-            "made_at": self.place.name,
-            "num_workers": self.num_workers,
-            "loaded_by": self.loaded_by,
-            "left_alone_because": self.reason,
-            "passes": self.passes,
-            "batches": self.batches,
-            "first_batch_seconds": self.first_seconds,
-            "wait_seconds": self.wait_seconds,
-            "batches_a_second": (self.batches - 1) / seconds if seconds > 0 else None,
-        }
 
 
 class RunReport:
@@ -123,12 +109,13 @@ class RunReport:
 
     def row(self, place: Place, num_workers: int) -> LoaderRates:
         """Return the row of a loader."""
-        key = place, num_workers
-        return self._rows.setdefault(key, LoaderRates(self, *key))
+        row = LoaderRates(place.name, num_workers, _steps=self.steps)
+        return self._rows.setdefault((place, num_workers), row)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for a file; the run ends here."""
-        rows = [row.as_json() for row in self._rows.values()]
+        shown = [each.name for each in fields(LoaderRates) if not each.name.startswith("_")]
+        rows = [{name: getattr(row, name) for name in shown} for row in self._rows.values()]
         names = [row["made_at"] for row in rows]
         for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
             if names.count(name) > 1:
