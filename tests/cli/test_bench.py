@@ -100,7 +100,7 @@ def test_a_loader_of_torch_s_that_fails_is_left_out(capsys: pytest.CaptureFixtur
         ("user_datasets:empty", "is empty"),
         ("user_datasets:Failing", "[1] failed: KeyError: 1"),
         ("user_datasets:made --collate user_datasets:nothing", "has no nothing"),
-        ("user_datasets:made --collate user_datasets:broken", "collate function failed: TypeError"),
+        ("user_datasets:made --collate user_datasets:broken", "made failed: TypeError: broken()"),
     ],
 )
 def test_what_can_not_be_raced_is_one_line_and_exits_with_2(

@@ -6,6 +6,7 @@ Whatever is wrong with that ends a command with one line and an exit code, never
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import sys
 import traceback
@@ -127,6 +128,18 @@ def tried(what: str, function: Callable[..., T], *args: Any) -> T:
         return function(*args)
     except Exception as error:
         raise CommandError(f"{what} failed: {in_one_line(error)}", code=2) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write what was measured to a file.
+
+    Raises:
+        CommandError: It can't be written.
+    """
+    try:
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
 
 
 def in_one_line(error: Exception) -> str:

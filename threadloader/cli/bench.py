@@ -6,7 +6,6 @@ system's cache for all loaders, the first included.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -25,6 +24,7 @@ from threadloader.cli.arguments import (
     printable,
     tried,
     whole,
+    write_json,
 )
 from threadloader.cli.terminal import in_seconds, paragraph, show_progress, table
 
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     collate_fn = named_object(arguments.collate) if arguments.collate else None
     content = compare(dataset, name, arguments, collate_fn)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_json(arguments.json, content)
     return 0
 
 
@@ -125,7 +125,10 @@ def compare(
         warnings.simplefilter("ignore")
         options = {"batch_size": size, "collate_fn": collate_fn}
         found = contenders(arguments.workers, arguments.threads, chosen, **options)
-        samples = _read(dataset, name, arguments, collate_fn)
+        samples, end = 0, time.perf_counter() + arguments.seconds
+        while samples < len(dataset) and (samples < size or time.perf_counter() < end):
+            tried(f"{name}[{samples}]", getitem, dataset, samples)
+            samples += 1
         facts = _facts(len(dataset), samples, name, size)
         print("\n".join(f"{key.title():8} {fact}" for key, fact in facts.items()), flush=True)
         figures = (dataset, samples, size, arguments.seconds)
@@ -139,29 +142,6 @@ def compare(
     print("\n".join(map(paragraph, remarks)))
     loaders = [{"name": each, "rounds": [one._asdict() for one in rounds[each]]} for each in rounds]
     return {"facts": facts, "loaders": loaders, "threads_chosen": chosen, "remarks": remarks}
-
-
-def _read(
-    dataset: Any,
-    name: str,
-    arguments: argparse.Namespace,
-    collate_fn: Callable[[Any], Any] | None,
-) -> int:
-    """Read samples once, for as long as a loader will be timed; return how many there were.
-
-    Raises:
-        CommandError: A sample can't be loaded, or the first batch can't be collated.
-    """
-    read, batch = 0, []
-    end = time.perf_counter() + arguments.seconds
-    while read < len(dataset) and (read < arguments.batch_size or time.perf_counter() < end):
-        sample = tried(f"{name}[{read}]", getitem, dataset, read)
-        if read < arguments.batch_size:
-            batch.append(sample)
-        read += 1
-    if collate_fn is not None:
-        tried("the collate function", collate_fn, batch)
-    return read
 
 
 def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, str]:

@@ -29,32 +29,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "check", help="find what is not thread-safe in a dataset", description=DESCRIPTION
     )
-    parser.add_argument(
-        "dataset",
-        metavar="MODULE:DATASET",
-        help="a dataset, or a function without arguments that returns one, of a module, in the "
-        "current directory say, or of a file: FILE.py:DATASET",
-    )
-    parser.add_argument(
-        "--dataset-copy",
-        choices=("auto", "shared", "deep"),
-        default="auto",
-        help="what each worker has of the dataset, as for ThreadLoader (default: auto)",
-    )
-    parser.add_argument(
-        "--index",
-        type=int,
-        action="append",
-        metavar="I",
-        help="a sample to load, again for more (default: 16 that are spread over the dataset)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=120,
-        metavar="S",
-        help="for all samples, each of which ends (default: %(default)g)",
-    )
+    add = parser.add_argument
+    name = "a dataset, or a function without arguments that returns one; also FILE.py:DATASET"
+    add("dataset", metavar="MODULE:DATASET", help=name)
+    copy = "what each worker has of the dataset, as for ThreadLoader (default: %(default)s)"
+    add("--dataset-copy", choices=("auto", "shared", "deep"), default="auto", help=copy)
+    index = "a sample to load, again for more (default: 16 that are spread over the dataset)"
+    add("--index", type=int, action="append", metavar="I", help=index)
+    seconds = "for all of it, but for the sample that a thread is in (default: %(default)g)"
+    add("--seconds", type=positive, default=120, metavar="S", help=seconds)
     parser.set_defaults(run=run)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import CommandError, printable, whole
+from threadloader.cli.arguments import CommandError, printable, whole, write_json
 from threadloader.cli.terminal import in_seconds, table
 
 if TYPE_CHECKING:
@@ -19,7 +18,10 @@ if TYPE_CHECKING:
     from threadloader.cli.run_report import RunReport
 
 
-COLUMNS = ("loaded by", "batches", "first batch", "waited", "share", "batches/s")
+COLUMNS = (
+    *("DataLoader made at", "loaded by", "batches", "first batch", "waited", "share"),
+    "batches/s",
+)
 DESCRIPTION = """\
 Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
 also those that frameworks make; the few that ask for processes, or for the script's own thread,
@@ -106,39 +108,25 @@ def _finish(arguments: argparse.Namespace, report: RunReport) -> None:
         head += "; no DataLoader of torch's was iterated over in this process"
     with suppress(OSError, ValueError):
         print("\n".join([head, *_lines(content)]), file=sys.stderr)
-    if arguments.json is not None:
-        path = arguments.json
-        _write(path.with_stem(f"{path.stem}-{rank}") if rank else path, content)
-
-
-def _write(path: Path, content: Any) -> None:
-    try:
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
+    if (path := arguments.json) is not None:
+        write_json(path.with_stem(f"{path.stem}-{rank}") if rank else path, content)
 
 
 def _lines(report: Mapping[str, Any]) -> list[str]:
     """Return a table of the loaders, by the places where they were made."""
-    loaders = report["loaders"]
-    if not loaders:
-        return []
-    rows = [(each["made_at"], *_cells(each, report["seconds"])) for each in loaders]
-    remarks = [
-        f"* {each['made_at']} is left to torch: {each['left_alone_because']}"
-        for each in loaders
-        if each["left_alone_because"]
-    ]
-    return [*table(("DataLoader made at", *COLUMNS), rows, 2), *remarks]
-
-
-def _cells(loader: Mapping[str, Any], seconds: float) -> list[str]:
-    first, rate = loader["first_batch_seconds"], loader["batches_a_second"]
-    return [
-        loader["loaded_by"] + (" *" if loader["left_alone_because"] else ""),
-        f"{loader['batches']:,}",
-        "-" if first is None else f"{first * 1e3:,.0f} ms",
-        in_seconds(loader["wait_seconds"]),
-        f"{loader['wait_seconds'] / seconds:.1%}",
-        "-" if rate is None else f"{rate:,.1f}",
-    ]
+    rows, remarks = [], []
+    for each in report["loaders"]:
+        first, rate = each["first_batch_seconds"], each["batches_a_second"]
+        if reason := each["left_alone_because"]:
+            remarks.append(f"* {each['made_at']} is left to torch: {reason}")
+        cells = (
+            each["made_at"],
+            each["loaded_by"] + " *" * bool(reason),
+            f"{each['batches']:,}",
+            "-" if first is None else f"{first * 1e3:,.0f} ms",
+            in_seconds(each["wait_seconds"]),
+            f"{each['wait_seconds'] / report['seconds']:.1%}",
+            "-" if rate is None else f"{rate:,.1f}",
+        )
+        rows.append(cells)
+    return [*table(COLUMNS, rows, 2), *remarks] if rows else []
