@@ -10,16 +10,14 @@ own.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import sys
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import PurePath
 from types import FunctionType
@@ -47,11 +45,8 @@ MOST_OBJECTS = 20_000
 MOST_ENTRIES = 1_000  # objects in one container
 MOST_PARTS = 4_000  # as they are looked at often
 _NAMED = frozenset({"shared-attribute", "class-attribute", "global-variable"})
-# Each thread has its own of these, or they have locks inside, or they are code or do not change.
-_CLOSED = (
-    *(PerThread, types.ModuleType, weakref.ref, logging.Filterer, logging.Manager, type, property),
-    *(types.CodeType, types.FrameType, types.TracebackType, PurePath),
-)
+# Each thread has its own of these, or they are code, or they keep what they have found.
+_CLOSED = (PerThread, types.ModuleType, PurePath)
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: others can't be changed
 
 
@@ -148,7 +143,7 @@ class Sharing:
         if closed or not kind.__flags__ & _HEAP or id(kind) in self._of_code:
             return
         path = kind.__qualname__
-        self._of_code[id(kind)] = SharedObject(path, "class-attribute", kind, _class_attributes)
+        self._of_code[id(kind)] = SharedObject(path, "class-attribute", kind, _own_names)
         for name, part in list(vars(kind).items()):
             function = getattr(part, "__func__", None) or getattr(part, "fget", None) or part
             if not name.startswith("__") or isinstance(function, FunctionType):
@@ -158,10 +153,12 @@ class Sharing:
         module, place = names.get("__name__", ""), (id(names), used)
         if place in self._of_code:
             return
-        read = partial(_variables, used)
+
+        def read(module: dict[str, Any]) -> Mapping[Any, Any]:
+            return {name: module[name] for name in sorted(used) if name in module}
+
         self._of_code[place] = SharedObject(module, "global-variable", names, read)
-        for name in used & set(names):
-            value = names[name]
+        for name, value in read(names).items():
             if not isinstance(value, types.ModuleType):
                 self._look(f"{module}.{name}", value)
             elif is_users(getattr(value, "__file__", None) or "<frozen>"):
@@ -214,8 +211,9 @@ def _part_of(path: str, value: Any) -> SharedObject | None:
         return SharedObject(path, "random-state", value, lambda it: {"": pickle.dumps(it)})
     if isinstance(value, (dict, list, deque, set)):
         return SharedObject(path, "shared-container", value, _entries)
-    if array_of(value) is not None:
-        return SharedObject(path, "shared-container", value, _memory)
+    if (array := array_of(value)) is not None:
+        kept = SharedObject(path, "shared-container", value, _memory)
+        return kept if array.flags.writeable else None
     if not isinstance(value, FunctionType) and all(of_a_file):
         return SharedObject(path, "shared-handle", value, lambda it: {"": it.tell()})
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
@@ -229,26 +227,14 @@ def _entries(value: Any) -> Mapping[Any, Any]:
 
 
 def _memory(value: Any) -> Mapping[Any, Any]:
-    array = array_of(value)
-    if array is None or not array.flags.writeable or array.dtype.hasobject:
-        return {}
+    array: Any = array_of(value)
     if array.nbytes > WHOLE_NBYTES:
-        flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()[:SOME]
-        array = flat[:: max(1, flat.size // SOME)]
+        array = array.flat[:: max(1, array.size // SOME)]
     return {"": array.tobytes()}
 
 
-def _class_attributes(kind: type) -> Mapping[Any, Any]:
-    return {
-        name: part
-        for name, part in list(vars(kind).items())
-        if not (name.startswith("__") or name == "_abc_impl")
-        and not (callable(part) or hasattr(type(part), "__get__"))
-    }
-
-
-def _variables(names: frozenset[str], module: dict[str, Any]) -> Mapping[Any, Any]:
-    return {name: module[name] for name in sorted(names & set(module))}
+def _own_names(kind: type) -> Mapping[Any, Any]:
+    return {name: it for name, it in list(vars(kind).items()) if not name.startswith("__")}
 
 
 @cache

@@ -11,7 +11,7 @@ import signal
 import time
 from contextlib import closing
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadloader import _torch
@@ -41,7 +41,7 @@ class Endless:
         self.samples = samples
 
     def __iter__(self) -> Iterator[int]:
-        return cycle(range(self.samples))
+        return chain.from_iterable(repeat(range(self.samples)))
 
 
 def contenders(
