@@ -12,9 +12,9 @@ from threadloader.cli import main
     [
         ("user_datasets", "does not name a dataset: MODULE:NAME or FILE.py:NAME"),
         ("not\nprintable:", r"'not\nprintable:' does not name a dataset"),
-        ("no_such_module:rows", "there is no module no_such_module"),
+        ("no_such_module:rows", "No module named 'no_such_module'"),
         ("no_such_file.py:rows", "there is no file no_such_file.py"),
-        ("user_datasets:nothing", "user_datasets has no nothing"),
+        ("user_datasets:nothing", "has no attribute 'nothing'"),
         ("user_datasets:broken", "failed: OSError: no disk ("),
         ("user_datasets:number", "is of type int, and no dataset"),
     ],

@@ -99,7 +99,7 @@ def test_a_loader_of_torch_s_that_fails_is_left_out(capsys: pytest.CaptureFixtur
         ("user_datasets:Stream", "is of type Stream; bench needs __getitem__ and __len__"),
         ("user_datasets:empty", "is empty"),
         ("user_datasets:Failing", "[1] failed: KeyError: 1"),
-        ("user_datasets:made --collate user_datasets:nothing", "has no nothing"),
+        ("user_datasets:made --collate user_datasets:nothing", "has no attribute 'nothing'"),
         ("user_datasets:made --collate user_datasets:broken", "made failed: TypeError: broken()"),
     ],
 )

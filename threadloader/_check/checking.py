@@ -217,9 +217,7 @@ class _Checking:
         if again.difference(expected) is None and there is not None:
             text = f"index {key!r}: in a worker's thread, {there}"
             return Finding("thread-bound", text, outcome.line, key)
-        parts = (it for it in self._loading.sharing.parts if it.kind == "shared-container")
-        iterators = (part.path for part in parts if isinstance(part.value, Iterator))
-        name = next((write.name for write in self._writes), next(iterators, ""))
+        name = next((write.name for write in self._writes), "")
         text = f"index {key!r}: loaded again, with the same seed, {text}"
         text += f"; samples change {name}, which all workers share" if name else ""
         return Finding("not-repeatable", text, outcome.line, key, name)

@@ -15,7 +15,6 @@ import pickle
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -33,6 +32,7 @@ from threadloader._fetch.program_code import is_users
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from types import CodeType
 
     from threadloader._fetch.own_copy import Rule
@@ -216,8 +216,6 @@ def _part_of(path: str, value: Any) -> SharedObject | None:
         return kept if array.flags.writeable else None
     if not isinstance(value, FunctionType) and all(of_a_file):
         return SharedObject(path, "shared-handle", value, lambda it: {"": it.tell()})
-    if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-        return SharedObject(path, "shared-container", value, lambda _: {})  # it does not show
     return SharedObject(path, "shared-attribute", value, lambda it: dict(attributes(it)))
 
 

@@ -123,15 +123,13 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bo
     """
     if counted.latest - counted.began < LEAST_SECONDS or stats.told or counted is not stats.last:
         return
-    from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # rarely needed
+    from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
+    from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # the same
 
-    before, after = stats.epoch()
-    first = after.first_seconds - before.first_seconds
-    once = first + counted.longest_seconds  # the machine may have stood still
-    seconds = after.seconds - before.seconds - once
-    if seconds < LEAST_SECONDS:
-        return
-    if after.loading_seconds - before.loading_seconds - once < NOTICED * seconds:
+    epoch = interval_of(*stats.epoch(), threads=0)
+    once = epoch.first_seconds + counted.longest_seconds  # the machine may have stood still
+    seconds = epoch.seconds - once
+    if seconds < LEAST_SECONDS or epoch.loading_seconds - once < NOTICED * seconds:
         return
     verdict = judged(stats, *setup)
     if verdict.kind not in {"consumer-bound", "unknown"}:

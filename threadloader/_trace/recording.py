@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from threading import Thread
 
+    from _typeshed import SupportsWrite
+
     from threadloader._trace.stages import Counts, Rows
 
 
@@ -55,42 +57,6 @@ class Slice:
         self.ended = perf_counter()
 
 
-class _Recorder:
-    """Keeps the stages of one loader; `opened` is a `Listener`.
-
-    Args:
-        loader: See `EpochKey`.
-        limit: Stages that are kept; later ones are counted, and dropped.
-
-    Threads:
-        opened: shared; without a lock, since a finalizer may call it in its middle.
-        slices: the one that has removed it from the listeners.
-    """
-
-    def __init__(self, loader: object, limit: int) -> None:
-        self._loader = loader
-        self._limit = limit
-        self._stages: list[Slice] = []  # appending is atomic on both builds
-        self._dropped: list[None] = []  # the same
-
-    def opened(self, stage: str, rows: Rows | None, counts: Counts | None) -> Callable[[], object]:
-        """Keep a stage; see `Listener`."""
-        if rows is None or rows.epoch[0] is not self._loader:
-            return bool
-        if len(self._stages) >= self._limit:
-            self._dropped.append(None)
-            return bool
-        kept = Slice(stage, rows, counts, current_thread(), perf_counter())
-        self._stages.append(kept)
-        return kept.end
-
-    def slices(self) -> tuple[list[Slice], int]:
-        """Return what was kept, what goes on cut off now, and how much was dropped."""
-        stages, now = self._stages.copy(), perf_counter()
-        kept = [replace(stage, ended=min(stage.ended, now)) for stage in stages[: self._limit]]
-        return kept, len(self._dropped) + len(stages) - len(kept)
-
-
 @contextmanager
 def recorded(path: str | os.PathLike[str], loader: object, limit: int) -> Iterator[None]:
     """Record, and write the file at the end, also after an error; but not in a forked child.
@@ -98,36 +64,65 @@ def recorded(path: str | os.PathLike[str], loader: object, limit: int) -> Iterat
     Args:
         path: Of the file; one that ends with ``.gz`` is compressed.
         loader: See `EpochKey`.
-        limit: Stages that are recorded.
+        limit: Stages that are recorded; later ones are counted, and dropped.
 
     Raises:
         OSError: The file can't be written.
     """
-    recorder, pid, name = _Recorder(loader, limit), os.getpid(), os.fspath(path)
-    about: dict[str, object] = {"program": "threadloader", "python": platform.python_version()}
+    pid, name = os.getpid(), os.fspath(path)
+    # Appending is atomic on both builds; a finalizer may call in the middle of another call.
+    stages: list[Slice] = []
+    dropped: list[None] = []
+
+    def opened(stage: str, rows: Rows | None, counts: Counts | None) -> Callable[[], object]:
+        """Keep a stage; a `Listener`."""
+        if rows is None or rows.epoch[0] is not loader:
+            return bool
+        if len(stages) >= limit:
+            dropped.append(None)
+            return bool
+        kept = Slice(stage, rows, counts, current_thread(), perf_counter())
+        stages.append(kept)
+        return kept.end
+
     with open(path, "wb") as file:  # noqa: PTH123  # now: a wrong path is not to cost an epoch
-        about["began"], began = datetime.now(UTC).isoformat(), perf_counter()
-        add_listener(recorder.opened)
+        date, began = datetime.now(UTC).isoformat(), perf_counter()
+        add_listener(opened)
         try:
             yield
         finally:
-            remove_listener(recorder.opened)
+            remove_listener(opened)
             if pid == os.getpid():
-                slices, about["dropped events"] = recorder.slices()
-                if about["dropped events"]:
+                kept, now = stages[:limit], perf_counter()
+                lost = len(dropped) + len(stages) - len(kept)
+                if lost:
                     lacks = "%s lacks the last %d events: there was room for %d (limit=)"
-                    _log.warning(lacks, name, about["dropped events"], limit)
+                    _log.warning(lacks, name, lost, limit)
+                about: Event = {"program": "threadloader", "python": platform.python_version()}
+                about |= {"began": date, "dropped events": lost}
+                # What goes on is cut off now.
+                cut = [replace(each, ended=min(each.ended, now)) for each in kept]
                 with gzip.open(file, "wb", 6) if name.endswith(".gz") else nullcontext(file) as out:
-                    out.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(about).encode())
-                    out.write(b',"traceEvents":[')
-                    for number, event in enumerate(_events(slices, began)):
-                        line = _encode({"pid": 1} | event)  # a trace is of one process
-                        out.write(b",\n"[not number :] + line.encode())
-                    out.write(b"\n]}\n")
+                    _write(out, about, _events(cut, began))
+
+
+def _write(file: SupportsWrite[bytes], about: Event, events: Iterable[Event]) -> None:
+    """Write a trace, one event a line: there may be a million."""
+    file.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(about).encode())
+    file.write(b',"traceEvents":[')
+    for number, event in enumerate(events):
+        line = _encode({"pid": 1} | event)  # a trace is of one process
+        file.write(b",\n"[not number :] + line.encode())
+    file.write(b"\n]}\n")
 
 
 def _events(slices: list[Slice], began: float) -> Iterator[Event]:
-    """Yield the events of a trace one by one: there may be a million."""
+    """Yield the events of a trace.
+
+    Args:
+        slices: All have ended; those of each thread in the order in which they began.
+        began: When the trace did, in seconds of `perf_counter`.
+    """
     # Stable: what encloses another slice of the same begin stays before it.
     slices = sorted([*slices, *_loop_bodies(slices)], key=attrgetter("started"))
     rows = _rows(slices)
@@ -144,6 +139,10 @@ def _events(slices: list[Slice], began: float) -> Iterator[Event]:
         yield {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}}
         yield {"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}}
     for each in slices:
+        batch, first, after = each.rows[1:]
+        args = {"epoch": epochs[each.rows.epoch]} | ({"batch": batch} if batch >= 0 else {})
+        if after > first:
+            args |= {"first row": first, "rows": after - first}
         yield {
             "ph": "X",
             "name": f"batch {each.rows.batch}" if each.stage == "ticket" else each.stage,
@@ -151,18 +150,10 @@ def _events(slices: list[Slice], began: float) -> Iterator[Event]:
             "tid": tids[each.thread],
             "ts": at(each.started),
             "dur": round(at(each.ended) - at(each.started), 3),
-            "args": {"epoch": epochs[each.rows.epoch]} | _args(each.rows),
+            "args": args,
         }
     for name, seconds, values in _counters(slices):
         yield {"ph": "C", "name": name, "ts": at(seconds), "args": values}
-
-
-def _args(rows: Rows) -> dict[str, int]:
-    """Return what a viewer shows of a slice, beside its epoch."""
-    args = {} if rows.batch < 0 else {"batch": rows.batch}
-    if rows.after > rows.first:
-        args |= {"first row": rows.first, "rows": rows.after - rows.first}
-    return args
 
 
 def _loop_bodies(slices: Iterable[Slice]) -> Iterator[Slice]:

@@ -11,7 +11,7 @@ import math
 import sys
 import traceback
 from argparse import ArgumentTypeError
-from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,14 +58,11 @@ def positive(text: str) -> float:
     """Return the number that an argument is.
 
     Raises:
-        ArgumentTypeError: It is none, or not above 0.
+        ValueError: It is none, or not above 0.
     """
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    number = float(text)
     if not 0 < number < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a positive number")
+        raise ValueError
     return number
 
 
@@ -95,27 +92,14 @@ def named_object(name: str) -> Any:
     if not (colon and module and attributes):
         text = f"{printable(name)} does not name a dataset: MODULE:NAME or FILE.py:NAME"
         raise CommandError(text, code=2)
-    found = _module(module)
-    for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            text = f"{printable(module)} has no {printable(attributes)}"
-            raise CommandError(text, code=2)
-        found = getattr(found, attribute)
-    return found
-
-
-def _module(name: str) -> Any:
-    path, module = Path(name), name
+    path, folder = Path(module), Path.cwd()
     if path.suffix == ".py":
         if not path.is_file():
-            raise CommandError(f"there is no file {printable(name)}", code=2)
-        module = path.stem
-    folder = str(path.resolve().parent if path.suffix == ".py" else Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    if tried(printable(name), find_spec, module.partition(".")[0]) is None:
-        raise CommandError(f"there is no module {printable(name)}", code=2)
-    return tried(printable(name), importlib.import_module, module)
+            raise CommandError(f"there is no file {printable(module)}", code=2)
+        module, folder = path.stem, path.resolve().parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return tried(printable(name), lambda: attrgetter(attributes)(importlib.import_module(module)))
 
 
 def tried(what: str, function: Callable[..., T], *args: Any) -> T:
