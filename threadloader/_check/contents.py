@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,20 +25,18 @@ _WITHOUT_PARTS = (*_PLAIN, _torch.Tensor, type)
 
 def contents(value: Any) -> dict[str, str]:
     """Return what the parts of a value are by their paths, as ``[0]['label']``."""
-    return {path: _text(part) for path, part in islice(_parts(value), MOST_PARTS)}
+    found: dict[str, str] = {}
+    left = [("", value, 0)]
+    for path, part, depth in left:  # which grows
+        found[path] = _text(part)
+        if depth < DEEPEST and len(left) < MOST_PARTS:
+            left += [(path + name, each, depth + 1) for name, each in _named(part)]
+    return found
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     """Return the path of the first part that differs; None if there is none."""
     return next((path for path in (*one, *other) if one.get(path) != other.get(path)), None)
-
-
-def _parts(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield a value, and all that is in it, with their paths."""
-    yield path, value
-    if len(above) < DEEPEST and id(value) not in above:
-        for name, part in _named(value):
-            yield from _parts(part, path + name, (*above, id(value)))
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any] | None:
@@ -67,26 +64,22 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    """Return what a value is without its parts."""
-    kind = type(value).__qualname__
+    """Return what tells a value, without its parts, from others."""
+    held: Any = None
     if isinstance(value, _PLAIN):
-        text = repr(value)
-        return f"{kind} {text if len(text) <= 80 else _hash(text.encode())}"
-    if isinstance(value, (set, frozenset)):
-        return f"{kind} {sorted(str(contents(part)) for part in value)}"
-    array = array_of(value)
-    value = value if array is None else array
-    if isinstance(value, _torch.Tensor):
+        held = value
+    elif isinstance(value, (set, frozenset)):
+        held = sorted(str(contents(part)) for part in value)
+    elif (array := array_of(value)) is not None:
+        data = array.tolist() if array.dtype.hasobject else _hash(array.tobytes())
+        held = array.dtype, array.shape, data
+    elif isinstance(value, _torch.Tensor):  # of a device, sparse, or of bfloat16
+        held = repr(value)
         with suppress(RuntimeError, TypeError):  # quantized or nested
-            dense = value.detach().to_dense()  # of a device, sparse, or of bfloat16
-            return f"{kind} {value.dtype} {_hash(repr(dense.tolist()).encode())}"
-        return f"{kind} {value!r}"
-    if _has_bytes(value):
-        objects = array is not None and array.dtype.hasobject
-        data = repr(value.tolist()).encode() if objects else value.tobytes()
-        names = ("dtype", "shape", "mode", "size")  # of an array, or of an image
-        return f"{kind} {[getattr(value, name, None) for name in names]} {_hash(data)}"
-    return kind
+            held = value.dtype, value.detach().to_dense().tolist()
+    elif _has_bytes(value):
+        held = getattr(value, "mode", None), getattr(value, "size", None), _hash(value.tobytes())
+    return f"{type(value).__qualname__} {_hash(repr(held).encode())}"
 
 
 def _has_bytes(value: Any) -> bool:

@@ -117,23 +117,21 @@ def compare(
     Raises:
         CommandError: A sample can't be loaded.
     """
-    from threadloader.cli.race import contenders, race
+    from threadloader.cli.race import race
 
-    size, chosen = arguments.batch_size, list[tuple[int, int]]()
+    size = arguments.batch_size
     # torch warns about its number of workers, Python about forks beside threads.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        options = {"batch_size": size, "collate_fn": collate_fn}
-        found = contenders(arguments.workers, arguments.threads, chosen, **options)
         samples, end = 0, time.perf_counter() + arguments.seconds
         while samples < len(dataset) and (samples < size or time.perf_counter() < end):
             tried(f"{name}[{samples}]", getitem, dataset, samples)
             samples += 1
         facts = _facts(len(dataset), samples, name, size)
         print("\n".join(f"{key.title():8} {fact}" for key, fact in facts.items()), flush=True)
-        figures = (dataset, samples, size, arguments.seconds)
+        figures = (dataset, samples, arguments, collate_fn, show_progress)
         try:
-            rounds, failed = tried(f"a loader of {name}", race, found, *figures, show_progress)
+            rounds, failed, chosen = tried(f"a loader of {name}", race, *figures)
         finally:
             show_progress()
     remarks = [f"{each} failed and is left out: {in_one_line(e)}" for each, e in failed.items()]

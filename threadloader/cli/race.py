@@ -19,7 +19,8 @@ from threadloader._batch.numpy_collate import numpy_collate
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    import argparse
+    from collections.abc import Callable, Generator, Iterator
 
 
 ROUNDS = 3
@@ -42,30 +43,6 @@ class Endless:
 
     def __iter__(self) -> Iterator[int]:
         return chain.from_iterable(repeat(range(self.samples)))
-
-
-def contenders(
-    workers: Sequence[int],
-    threads: Sequence[int],
-    chosen: list[tuple[int, int]],
-    **options: Any,
-) -> dict[str, Batches]:
-    """Return a bare loop, torch's DataLoader if it is installed, and `ThreadLoader`, by names.
-
-    Args:
-        workers: Numbers of torch's processes; 0 loads in the calling thread.
-        threads: Numbers of threads; the default comes besides, as the last one.
-        chosen: Gets how many threads the default has at the end of each round, and runs at once.
-        options: ``batch_size`` and ``collate_fn``.
-    """
-    found: dict[str, Batches] = {"bare loop": partial(_by_loop, **options)}
-    for number in sorted({*workers}) if _torch.AVAILABLE else ():
-        name = f"torch DataLoader, {number} worker{'s' * (number != 1)}"
-        found[name] = partial(_by_torch, **options, num_workers=number)
-    for number in sorted({*threads}):
-        name = f"ThreadLoader, {number} thread{'s' * (number != 1)}"
-        found[name] = partial(_by_threads, [], **options, threads=number)
-    return {**found, "ThreadLoader, its default": partial(_by_threads, chosen, **options)}
 
 
 def _by_loop(dataset: Any, sampler: Endless, *, batch_size: int, collate_fn: Any) -> Generator[Any]:
@@ -97,42 +74,52 @@ def _ignore_interrupts(_: int) -> None:
 
 
 def race(
-    loaders: dict[str, Batches],
     dataset: Any,
     samples: int,
-    batch_size: int,
-    seconds: float,
+    arguments: argparse.Namespace,
+    collate_fn: Callable[[Any], Any] | None,
     tell: Callable[[str], None],
-) -> tuple[dict[str, list[Round]], dict[str, Exception]]:
-    """Run every loader in every round; a different one begins each time.
+) -> tuple[dict[str, list[Round]], dict[str, Exception], list[tuple[int, int]]]:
+    """Run a bare loop, torch's DataLoader and `ThreadLoader` in every round, in turn.
 
     Args:
-        loaders: By their names.
         dataset: A map-style dataset.
         samples: The first ones of it are used.
-        batch_size: Samples, at least 1.
-        seconds: For each loader, over all rounds.
+        arguments: ``batch_size`` and ``seconds``, for each loader over all rounds; and the numbers
+            of ``workers`` and of ``threads``, to which the default comes as the last one.
+        collate_fn: The user's; None for none.
         tell: Called with what is done now.
 
     Returns:
-        The rounds of each loader, and the errors of torch's that failed, which are left out.
+        The rounds of each loader; the errors of torch's that failed, which are left out; and how
+        many threads the default had at the end of each round, and ran at once.
     """
+    chosen: list[tuple[int, int]] = []
+    size, seconds = arguments.batch_size, arguments.seconds / ROUNDS
+    options = {"batch_size": size, "collate_fn": collate_fn}
+    loaders: dict[str, Batches] = {"bare loop": partial(_by_loop, **options)}
+    for number in sorted({*arguments.workers}) if _torch.AVAILABLE else ():
+        name = f"torch DataLoader, {number} worker{'s' * (number != 1)}"
+        loaders[name] = partial(_by_torch, **options, num_workers=number)
+    for number in sorted({*arguments.threads}):
+        name = f"ThreadLoader, {number} thread{'s' * (number != 1)}"
+        loaders[name] = partial(_by_threads, [], **options, threads=number)
+    loaders["ThreadLoader, its default"] = partial(_by_threads, chosen, **options)
     rounds: dict[str, list[Round]] = {name: [] for name in loaders}
     failed = {}
     for number in range(ROUNDS):
         names = [*rounds]
-        for name in names[number:] + names[:number]:
+        for name in names[number:] + names[:number]:  # a different one begins each time
             tell(f"round {number + 1} of {ROUNDS}: {name}")
             gc.collect()  # the loader before this one is gone, and so are its threads or processes
-            batches = loaders[name](dataset, Endless(samples))
             try:
-                rounds[name].append(_timed(batches, batch_size, seconds / ROUNDS))
+                rounds[name].append(_timed(loaders[name](dataset, Endless(samples)), size, seconds))
             except Exception as error:
                 if not name.startswith("torch"):
                     raise
                 failed[name] = error
                 del rounds[name]
-    return rounds, failed
+    return rounds, failed, chosen
 
 
 def _timed(batches: Generator[Any], batch_size: int, seconds: float) -> Round:
