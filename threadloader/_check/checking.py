@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from threading import Barrier
 from time import perf_counter
@@ -50,15 +50,6 @@ class Write(NamedTuple):
     key: Any
     part: SharedObject
     name: str
-
-
-class Wrong(NamedTuple):
-    """A sample that came out wrong, or that saw what another had changed of the process."""
-
-    key: Any
-    outcome: LoadedSample
-    difference: str | None
-    process: str  # what was changed; empty for nothing
 
 
 def check(
@@ -243,8 +234,9 @@ class _Checking:
         # What comes out wrong one after the other needs no second thread.
         if not keys or any(loading.result(thread) for thread in in_turn):
             return
-        number, begin = 0, perf_counter()
-        with frequent_switches():
+        number, begin, interval = 0, perf_counter(), sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        try:
             while number < ROUNDS or perf_counter() - begin < ROUND_SECONDS:
                 if loading.is_over():
                     self._left_out(ROUNDS - number, ROUNDS, "rounds of many threads")
@@ -252,9 +244,12 @@ class _Checking:
                 some, together = (keys, often)[number % 2], Barrier(THREADS)
                 threads = [self._start(each, some, together) for each in range(THREADS)]
                 if wrong := [it for thread in threads for it in loading.result(thread)]:
-                    self.findings.append(self._come_out_wrong(wrong))
+                    of_process = (each for each in wrong if each.kind == "process-state")
+                    self.findings.append(next(of_process, wrong[0]))
                     return
                 number += 1
+        finally:
+            sys.setswitchinterval(interval)
 
     def _start(
         self, number: int, keys: Sequence[Any], together: Barrier, share: float = 1.0
@@ -267,8 +262,8 @@ class _Checking:
 
     def _load(
         self, twin: Own, keys: Sequence[Any], number: int, together: Barrier, share: float
-    ) -> list[Wrong]:
-        """Load samples until a share of the time is over; return those that came out wrong."""
+    ) -> list[Finding]:
+        """Load samples until a share of the time is over; return what came out wrong."""
         found = []
         process = [(part, part.state()) for part in process_parts()]
         together.wait()
@@ -276,36 +271,21 @@ class _Checking:
             if self._loading.is_over(share):
                 break
             outcome = self._loading.load(twin, key, number % REPLICAS)
-            difference = outcome.difference(self._expected[key])
             changes = (part.changed(state, part.state()) for part, state in process)
-            changed = next(filter(None, changes), "")
-            if difference or changed:
-                found.append(Wrong(key, outcome, difference, changed))
+            if changed := next(filter(None, changes), ""):
+                found.append(_of_process(changed))
+            elif different := outcome.difference(self._expected[key]):
+                found.append(self._wrong(key, outcome, different))
         return found
 
-    def _come_out_wrong(self, wrong: Sequence[Wrong]) -> Finding:
-        """Return what is wrong, with its likely cause."""
-        for each in wrong:
-            if each.process:
-                return _of_process(each.process)
-        key, outcome, difference, _ = wrong[0]
-        text = f"index {key!r} came out wrong ({difference}) when {THREADS} threads loaded samples"
+    def _wrong(self, key: Any, outcome: LoadedSample, different: str) -> Finding:
+        """Return the finding that a sample came out wrong, with the likely cause."""
+        text = f"index {key!r} came out wrong ({different}) when {THREADS} threads loaded samples"
         if not self._writes:
             return Finding("mixed-samples", text, outcome.line, key)
         cause = min(self._writes, key=lambda write: write.part.kind not in _LIKELY)
         text = f"{cause.name} is shared by all workers: {text}"
         return Finding(cause.part.kind, text, outcome.line, key, cause.name)
-
-
-@contextmanager
-def frequent_switches() -> Iterator[None]:
-    """Let threads change over as often as the interpreter can, in a ``with`` block."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _of_process(name: str) -> Finding:

@@ -109,7 +109,15 @@ def _by_samples(i: Interval, setup: Setup) -> tuple[str, str, str]:
     if not (i.cpu_share or i.waiting_share):
         return "unknown", "no sample's CPU time was measured", ""
     if _holds_gil(i, setup):
-        return "gil-bound", _held(i, setup), _processes(i, setup)
+        running = setup.running if setup.tuned else setup.most
+        threads = _threads(running) if running else "the calling thread and others"
+        times = setup.cores / max(1.0, i.worker_cores or 0.0)
+        processes = (
+            f"{_NO_GIL} torch's DataLoader with num_workers={setup.cores} would load up to "
+            f"{times:.1f} times as many samples a second."
+        )
+        held = f"samples hold the GIL, so {threads} used {_used(i, setup)}"
+        return "gil-bound", held, processes
     waits = _waits(i)
     waiting = f"a sample waits in {waits:.0%} of its {_in_words(i.per_sample.fetch)}"
     if waits < RUNNING:
@@ -119,7 +127,9 @@ def _by_samples(i: Interval, setup: Setup) -> tuple[str, str, str]:
     if setup.gil and (i.worker_cores or 0.0) > WAITING:
         used = f"that the workers use {_used(i, setup)} does not tell"
         return "unknown", f"{waiting}, for I/O or for the GIL: {used}", ""
-    if setup.first and i.read_nbytes > _least_nbytes(i):
+    # A program that starts reads some, too.
+    least = max(COLD * i.nbytes, BLOCK_NBYTES * i.samples, PROGRAM_NBYTES)
+    if setup.first and i.read_nbytes > least:
         read = f"{1e-6 * i.read_nbytes:,.0f} MB were read from storage in this first epoch"
         later = "Wait for the next epoch: what fits into memory is found there."
         return "cold-cache", f"{waiting}, and {read}", later
@@ -149,11 +159,6 @@ def _copies_fast(i: Interval) -> bool:
     return i.nbytes >= max(LARGE_NBYTES * i.samples, COPY_RATE * i.write_seconds)
 
 
-def _least_nbytes(i: Interval) -> float:
-    """Return the bytes that data read from storage has; a program that starts reads some, too."""
-    return max(COLD * i.nbytes, BLOCK_NBYTES * i.samples, PROGRAM_NBYTES)
-
-
 def _waits(i: Interval) -> float:
     """Return the share of the time of samples in which they wait, and not for a core."""
     cpu, waiting = i.cpu_share or 0.0, i.waiting_share or 0.0
@@ -174,12 +179,6 @@ def _holds_gil(i: Interval, setup: Setup) -> bool:
         return not cheap and (i.delay_share or 0.0) < BUSY
     late = i.late_seconds > LATE_SECONDS * max(1, i.waits)
     return setup.most > 1 and late and (fewer or _waits(i) >= RUNNING)
-
-
-def _held(i: Interval, setup: Setup) -> str:
-    running = setup.running if setup.tuned else setup.most
-    threads = _threads(running) if running else "the calling thread and others"
-    return f"samples hold the GIL, so {threads} used {_used(i, setup)}"
 
 
 def _used(i: Interval, setup: Setup) -> str:
@@ -222,15 +221,6 @@ def _more_threads(setup: Setup) -> str:
     if setup.iterable:
         return f"Use more replicas, each with a thread: threads={4 * max(1, setup.most)}."
     return _NO_NUMBER
-
-
-def _processes(i: Interval, setup: Setup) -> str:
-    """Return what helps samples that hold the GIL, and how much processes would."""
-    times = setup.cores / max(1.0, i.worker_cores or 0.0)
-    return (
-        f"{_NO_GIL} torch's DataLoader with num_workers={setup.cores} would load up to "
-        f"{times:.1f} times as many samples a second."
-    )
 
 
 _NO_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
