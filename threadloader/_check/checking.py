@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._check.contents import contents, difference
-from threadloader._check.findings import Finding, Line, Report
+from threadloader._check.findings import Finding, Report
 from threadloader._check.loading import REPLICAS, HangError, Loading, WorkerThread
 from threadloader._check.sharing import process_parts
 from threadloader.errors import ThreadLoaderError
@@ -293,7 +293,7 @@ def _of_process(name: str) -> Finding:
     return Finding("process-state", f"samples change {name}, for all threads", name=name)
 
 
-def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:
+def _each_once(findings: Sequence[Finding], begins: str | None) -> tuple[Finding, ...]:
     """Return findings, one about what has a name, and of others one of a kind at one line.
 
     Args:
@@ -309,9 +309,9 @@ def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Findin
     return tuple(kept.values())
 
 
-def _begins_at(dataset: Any) -> Line | None:
+def _begins_at(dataset: Any) -> str | None:
     """Return the line where the method that loads a sample begins; None if it is not Python."""
     names = ("__getitem__", "__getitems__", "__iter__")
     codes = (getattr(getattr(type(dataset), name, None), "__code__", None) for name in names)
     code = next(filter(None, codes), None)
-    return None if code is None else Line(code.co_filename, code.co_firstlineno)
+    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"

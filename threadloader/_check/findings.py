@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-class Line(NamedTuple):
-    """A line of code."""
-
-    file: str
-    line: int  # from 1
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 _PRIVATE = (
@@ -68,14 +58,14 @@ class Finding:
     Args:
         kind: One of `ADVICE`.
         message: What happened, with names and values.
-        line: The line of the user's code that did it; None if there is none.
+        line: The line of the user's code that did it, ``file:number``; None if there is none.
         index: The sample that showed it; None if it is of no single sample.
         name: Of what workers share; empty if that is not known.
     """
 
     kind: str
     message: str
-    line: Line | None = None
+    line: str | None = None
     index: Any = None
     name: str = ""
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
-from threadloader._check.findings import Line
 from threadloader._check.sharing import Sharing
 from threadloader._fetch.own_copy import Copied
 from threadloader._fetch.program_code import is_users
@@ -53,7 +52,7 @@ class LoadedSample:
     parts: Mapping[str, str]
     sample: Any
     error: str | None
-    line: Line | None
+    line: str | None
 
     def difference(self, expected: LoadedSample) -> str | None:
         """Return what differs from another outcome of the same sample; None for nothing."""
@@ -158,8 +157,8 @@ class Loading:
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 frames = reversed(list(walk_tb(error.__traceback__)))
-                lines = (Line(frame.f_code.co_filename, number) for frame, number in frames)
-                line = next((line for line in lines if is_users(line.file)), None)
+                lines = ((frame.f_code.co_filename, number) for frame, number in frames)
+                line = next((f"{file}:{number}" for file, number in lines if is_users(file)), None)
                 return LoadedSample({}, None, f"{type(error).__name__}: {error}", line)
             finally:
                 leave_streams()

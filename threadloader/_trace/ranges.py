@@ -14,18 +14,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from threadloader._torch.profiler import Profile
-    from threadloader._trace.stages import Counts, Rows
 
     Range = Callable[[str], AbstractContextManager[Any]]
 
 
-def _enter(
-    range_of: Range,
-    stage: str,
-    rows: Rows | None,  # noqa: ARG001  # profilers add up the ranges of one name
-    counts: Counts | None,  # noqa: ARG001
-) -> Callable[[], object]:
-    """Mark a stage by a range in its thread, which is entered and left there; a `Listener`."""
+def _enter(range_of: Range, stage: str, *_: object) -> Callable[[], object]:
+    """Mark a stage by a range in its thread, which is entered and left there; a `Listener`.
+
+    Profilers add up the ranges of one name, so its rows do not count.
+    """
     entered = range_of(f"threadloader: {stage}")
     entered.__enter__()
     return partial(entered.__exit__, None, None, None)

@@ -60,11 +60,11 @@ class Replaced:
                 number = arguments["num_workers"]
                 by = f"{number} thread{'s' * (number > 1)}" if number else _BY[number]
                 row.loaded_by, row.left_alone_because = by, None
-                return Measured(row, partial(iter, self._twin), each_pass=True)
+                return Measured(row, partial(iter, self._twin))
         processes = f"{loader.num_workers} process{'es' * (loader.num_workers > 1)}"
         row.loaded_by = f"torch, {processes if loader.num_workers else 'in-process'}"
         row.left_alone_because = reason
-        return Measured(row, partial(self._begin, loader), each_pass=False)
+        return Measured(row, partial(self._begin, loader))
 
 
 class Measured:
@@ -73,22 +73,21 @@ class Measured:
     Args:
         row: Gets what is measured.
         begin: Returns the iterator that loads.
-        each_pass: Whether it does so for each pass; else the first iterator begins the others.
 
     Threads:
         all: consumer.
     """
 
-    def __init__(self, row: LoaderRates, begin: Callable[[], Any], *, each_pass: bool) -> None:
-        self._row, self._begin, self._each_pass = row, begin, each_pass
+    def __init__(self, row: LoaderRates, begin: Callable[[], Any]) -> None:
+        self._row, self._begin = row, begin
         self._inner: Any = row.begun(begin)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """Begin the next pass of workers that are kept; as torch's iterator, which calls it."""
-        if self._each_pass:
-            self._inner = self._row.begun(self._begin)
+        if hasattr(self._inner, "_reset"):  # torch's own
+            self._row.begun(partial(self._inner._reset, loader, first_iter))  # noqa: SLF001
         else:
-            self._row.begun(partial(self._inner._reset, loader, first_iter))  # noqa: SLF001  # torch's
+            self._inner = self._row.begun(self._begin)
 
     def __iter__(self) -> Measured:
         return self
