@@ -10,12 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_PRIVATE = (
-    "Make it in the call, or on first use as an attribute of the dataset itself, of which each "
-    "worker has a copy; or give each thread its own by PerThread, or each worker by "
-    'dataset_copy="deep"; or hold one lock around all of its uses.'
-)
-
 ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
     {
         "shared-handle": (
@@ -24,10 +18,12 @@ ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
             "seek and read."
         ),
         "shared-buffer": "Return a new array, or a copy.",
-        "shared-attribute": _PRIVATE,
-        "class-attribute": _PRIVATE,
-        "global-variable": _PRIVATE,
-        "shared-container": _PRIVATE,
+        **dict.fromkeys(
+            ("shared-attribute", "class-attribute", "global-variable", "shared-container"),
+            "Make it in the call, or on first use as an attribute of the dataset itself, of which "
+            "each worker has a copy; or give each thread its own by PerThread, or each worker by "
+            'dataset_copy="deep"; or hold one lock around all of its uses.',
+        ),
         "random-state": (
             "Draw from sample_rng(), or seed a new generator with sample_seed() in the call; then "
             "a sample is the same whatever the number of threads."

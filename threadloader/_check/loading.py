@@ -25,7 +25,6 @@ from threadloader._work.copies import Own, own_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from threadloader._fetch.own_generators import OwnGenerators
     from threadloader._settings import DatasetCopy
 
 
@@ -33,8 +32,8 @@ SEED = 17  # of all random streams
 REPLICAS = 2  # of an iterable dataset
 ITEMS = 8  # samples of a replica that are loaded as one
 MOST_INDICES = 16
-HANG_SECONDS = 60.0  # in which no sample ends: the least that counts as waiting for each other
-SHORT_SECONDS = 5.0  # the same, if there are less for the whole check
+# In which no sample ends: what counts as waiting for each other; less if the check has less time.
+HANG_SECONDS = 60.0
 SLOWER = 20  # times the slowest one so far: what a sample that many threads load may take
 
 
@@ -130,8 +129,7 @@ class Loading:
         """
         while thread.is_alive():
             ended = self.ended
-            least = min(HANG_SECONDS, max(SHORT_SECONDS, self._seconds))
-            thread.join(least + SLOWER * self.slowest)
+            thread.join(min(HANG_SECONDS, 5.0 + self._seconds) + SLOWER * self.slowest)
             if thread.is_alive() and self.ended == ended:
                 raise HangError
         if thread.error is not None:
@@ -147,7 +145,7 @@ class Loading:
             number: Of the worker.
         """
         number = key if self.iterable else number
-        begin, generators = perf_counter(), cast("OwnGenerators", twin.generators)
+        begin, generators = perf_counter(), cast("Any", twin.generators)
         stream = WorkerStream(SEED, number)
         with isolated(stream), introduced(number, REPLICAS, SEED, twin.dataset, Current()):
             if not self.iterable:
@@ -178,10 +176,9 @@ class Loading:
         if indices is not None:
             return list(indices)
         count = len(self.dataset)
-        if count <= MOST_INDICES:
-            return list(range(count))
         spread = {i * (count - 1) // (MOST_INDICES - 1) for i in range(MOST_INDICES)}
-        return sorted({0, 1, count // 2, count // 2 + 1} | spread)
+        found = {0, 1, count // 2, count // 2 + 1} | spread
+        return sorted(index for index in found if 0 <= index < count)
 
 
 class WorkerThread(Thread):

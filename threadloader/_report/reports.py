@@ -86,16 +86,10 @@ class Reports:
         return Position.of(saved["epoch"], saved).batches
 
     def __repr__(self: Any) -> str:
-        kind = type(self).__name__
-        try:
-            described = ", ".join(self._described())
-        except AttributeError:  # it is being made
-            return f"<{kind}>"
-        if self._fixed.tunes_threads:
-            threads = "as many threads as are fastest"
-        else:
-            threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
-        return f"<{kind} of {described}, {threads}>"
+        described = []
+        with suppress(AttributeError):  # it is being made
+            described = self._described()
+        return f"<{type(self).__name__}{' of ' * bool(described)}{', '.join(described)}>"
 
     def _described(self: Any) -> list[str]:
         """Return in a few words what is loaded."""
@@ -107,7 +101,9 @@ class Reports:
                 described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
         if self.batch_size is not None:
             described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
-        return described
+        some = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
+        tuned = self._fixed.tunes_threads
+        return [*described, "as many threads as are fastest" if tuned else some]
 
 
 LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits

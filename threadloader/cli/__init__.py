@@ -1,8 +1,9 @@
 """The ``threadloader`` command: its subcommands and their exit codes.
 
-A subcommand is a module with ``add_to(commands)``, which adds its parser and sets ``run`` as
-the function to call.  These modules are cheap to import: a command imports what it needs (Pillow,
-the loader) when it runs, so ``--help`` works wherever NumPy does.
+A subcommand is a module with `HELP` and `DESCRIPTION`, with ``add_to(parser)``, which adds its
+arguments, and with ``run(arguments)``, which returns the exit code.  These modules are cheap to
+import: a command imports what it needs (Pillow, the loader) when it runs, so ``--help`` works
+wherever NumPy does.
 """
 
 from __future__ import annotations
@@ -56,5 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"threadloader {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
-        command.add_to(commands)
+        name = command.__name__.rpartition(".")[2]
+        words = {"help": command.HELP, "description": command.DESCRIPTION}
+        one = commands.add_parser(name, **words, allow_abbrev=False)
+        command.add_to(one)
+        one.set_defaults(run=command.run)
     return parser

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from threadloader.cli.race import Round
 
 
+HELP = "load a dataset of yours and compare with a bare loop and torch"
 DESCRIPTION = """\
 Load a dataset of yours by a bare loop, by torch's DataLoader (where torch is installed) and by
 ThreadLoader, with several numbers of workers and threads each. NAME is a dataset with __getitem__
@@ -43,14 +44,8 @@ its turn in each of three rounds; a figure is the median of the rounds.
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the program's."""
-    parser = commands.add_parser(
-        "bench",
-        help="load a dataset of yours and compare with a bare loop and torch",
-        description=DESCRIPTION,
-        allow_abbrev=False,
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     add = parser.add_argument
     add("dataset", metavar="MODULE:NAME", help="also FILE.py:NAME")
     add_timing(parser, seconds=3.0)
@@ -60,7 +55,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--workers", type=whole(0), nargs="+", metavar="N", help=workers)
     add("--collate", metavar="MODULE:NAME", help="a collate_fn (default: each loader's own)")
     add("--json", type=Path, metavar="FILE", help="write all rounds to a file")
-    parser.set_defaults(run=run)
 
 
 def add_timing(parser: argparse.ArgumentParser, *, seconds: float) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 LINE_SECONDS = 10.0  # between two lines that tell how far it is, where there is no terminal
+HELP = "find what is not thread-safe in a dataset"
 DESCRIPTION = """\
 Load samples of a dataset one by one, then in many threads at once that change over as often as they
 can; say what is not safe, where, and what to do.
@@ -24,11 +25,8 @@ The exit code is 0 if nothing was found, 1 if something was, 2 if there was noth
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the program's."""
-    parser = commands.add_parser(
-        "check", help="find what is not thread-safe in a dataset", description=DESCRIPTION
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     add = parser.add_argument
     name = "a dataset, or a function without arguments that returns one; also FILE.py:DATASET"
     add("dataset", metavar="MODULE:DATASET", help=name)
@@ -38,7 +36,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--index", type=int, action="append", metavar="I", help=index)
     seconds = "for all of it, but for the sample that a thread is in (default: %(default)g)"
     add("--seconds", type=positive, default=120, metavar="S", help=seconds)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ PHOTOS = 128
 WIDTH, HEIGHT = 500, 375  # pixels; the most frequent size in ImageNet
 QUALITY = 87  # of the JPEG; with these two it gives the 40 to 80 KB of real ones
 NOISE, CONTRAST = 3.0, 12.0  # standard deviations, in grey levels of 256
+HELP = "load photos and compare with a bare loop and torch"
 DESCRIPTION = """\
 Load photo-like JPEGs with ThreadLoader, and for comparison with a bare loop and, where torch is
 installed, with torch's DataLoader with as many processes. The photos are made for this; they are
@@ -31,17 +32,13 @@ load data of yours, see threadloader bench.
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the program's."""
-    parser = commands.add_parser(
-        "demo", help="load photos and compare with a bare loop and torch", description=DESCRIPTION
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     threads = "threads, and torch's processes (default: the cores this process may use)"
     parser.add_argument("--threads", type=whole(0), metavar="N", help=threads)
     size = "side of the resized images, in pixels (default: %(default)s)"
     parser.add_argument("--size", type=whole(1), default=224, metavar="N", help=size)
     add_timing(parser, seconds=5.0)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -51,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: Pillow is not installed.
     """
     if find_spec("PIL") is None:
-        text = "Pillow is not installed; the demo needs: pip install pillow (extra: demo)"
-        raise CommandError(text)
+        raise CommandError("the demo needs Pillow: pip install pillow (extra: demo)")
     from threadloader._tuning.machine import default_threads
     from threadloader.datasets import ImageFolder
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 INDENT = 11  # columns
+HELP = "print what loaders run on here, and advice"
 DESCRIPTION = """\
 Print the Python build, whether the GIL is on, the cores that this process may use, versions, image
 decoders, and advice.
@@ -32,13 +33,9 @@ VARIABLES = (
 )
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the program's."""
-    parser = commands.add_parser(
-        "doctor", help="print what loaders run on here, and advice", description=DESCRIPTION
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

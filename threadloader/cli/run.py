@@ -22,6 +22,7 @@ COLUMNS = (
     *("DataLoader made at", "loaded by", "batches", "first batch", "waited", "share"),
     "batches/s",
 )
+HELP = "run a training script with threads in place of DataLoader's processes"
 DESCRIPTION = """\
 Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
 also those that frameworks make; the few that ask for processes, or for the script's own thread,
@@ -30,15 +31,9 @@ its arguments, its exit code and its errors are its own.
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the program's."""
-    parser = commands.add_parser(
-        "run",
-        help="run a training script with threads in place of DataLoader's processes",
-        usage="threadloader run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]",
-        description=DESCRIPTION,
-        allow_abbrev=False,
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.usage = "threadloader run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     add = parser.add_argument
     steps = "end when a loader has delivered N batches"
     add("--steps", type=whole(1), metavar="N", help=steps)
@@ -49,7 +44,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--json", type=Path, metavar="FILE", help="write the figures to a file")
     add("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run")
     add("script", nargs=argparse.REMAINDER, help="the script and its arguments")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
