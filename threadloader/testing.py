@@ -38,5 +38,5 @@ def assert_thread_safe(
     report = check(dataset, dataset_copy=dataset_copy, indices=indices)
     if report.findings:
         findings = "\n".join(map(str, report.findings))
-        msg = f"{report.dataset} is not safe in threads:\n{findings}"
+        msg = f"{type(dataset).__name__} is not safe in threads:\n{findings}"
         raise AssertionError(msg)

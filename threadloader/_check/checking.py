@@ -57,7 +57,6 @@ def check(
     *,
     dataset_copy: DatasetCopy = "auto",
     indices: Sequence[Any] | None = None,
-    name: str | None = None,
     seconds: float = SECONDS,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Report:
@@ -67,7 +66,6 @@ def check(
         dataset: The dataset.
         dataset_copy: As for `ThreadLoader`: what each worker has of it.
         indices: The samples to load; by default 16 that are spread over the dataset.
-        name: For the report; by default that of the class.
         seconds: At most, but for one sample of each thread, and for copies.  What is left out by
             then is a note of the report.
         tell: Called with the number of samples that were loaded, in any thread.
@@ -76,10 +74,9 @@ def check(
         TypeError: It is no dataset.
         UncheckableError: No sample could be loaded.
     """
-    name = type(dataset).__name__ if name is None else name
     if isinstance(dataset, Iterator):
         note = "one thread reads an iterator, and no copies are made: nothing was tried"
-        return Report(name, (), (note,))
+        return Report((), (note,))
     loading = Loading(dataset, dataset_copy, indices, seconds, tell)
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
@@ -88,9 +85,9 @@ def check(
     with chdir("."), redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):
         checking.in_calling_thread()
         checking.in_workers()
-    found = _each_once(checking.findings, _begins_at(loading.dataset))
+    found = _each_once(checking.findings, dataset)
     together = loading.ended - checking.loads
-    return Report(name, found, tuple(checking.notes), checking.loads, together)
+    return Report(found, tuple(checking.notes), checking.loads, together)
 
 
 class _Checking:
@@ -235,21 +232,23 @@ class _Checking:
         if not keys or any(loading.result(thread) for thread in in_turn):
             return
         number, begin, interval = 0, perf_counter(), sys.getswitchinterval()
+        wrong: list[Finding] = []
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
-            while number < ROUNDS or perf_counter() - begin < ROUND_SECONDS:
+            # What has no cause yet may be one that samples undo before they end.
+            while all(each.kind == "mixed-samples" for each in wrong) and (
+                number < ROUNDS or perf_counter() - begin < ROUND_SECONDS
+            ):
                 if loading.is_over():
                     self._left_out(ROUNDS - number, ROUNDS, "rounds of many threads")
-                    return
+                    break
                 some, together = (keys, often)[number % 2], Barrier(THREADS)
                 threads = [self._start(each, some, together) for each in range(THREADS)]
-                if wrong := [it for thread in threads for it in loading.result(thread)]:
-                    of_process = (each for each in wrong if each.kind == "process-state")
-                    self.findings.append(next(of_process, wrong[0]))
-                    return
+                wrong += [it for thread in threads for it in loading.result(thread)]
                 number += 1
         finally:
             sys.setswitchinterval(interval)
+        self.findings += sorted(wrong, key=lambda each: each.kind != "process-state")[:1]
 
     def _start(
         self, number: int, keys: Sequence[Any], together: Barrier, share: float = 1.0
@@ -293,13 +292,17 @@ def _of_process(name: str) -> Finding:
     return Finding("process-state", f"samples change {name}, for all threads", name=name)
 
 
-def _each_once(findings: Sequence[Finding], begins: str | None) -> tuple[Finding, ...]:
+def _each_once(findings: Sequence[Finding], dataset: Any) -> tuple[Finding, ...]:
     """Return findings, one about what has a name, and of others one of a kind at one line.
 
     Args:
         findings: In the order in which they were found.
-        begins: The line for those that have none.
+        dataset: For those without a line: where its method that loads a sample begins.
     """
+    names = ("__getitem__", "__getitems__", "__iter__")
+    codes = (getattr(getattr(type(dataset), name, None), "__code__", None) for name in names)
+    code = next(filter(None, codes), None)  # None where it is not Python
+    begins = None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
     kept: dict[Any, Finding] = {}
     for each in findings:
         line = each.line or begins
@@ -307,11 +310,3 @@ def _each_once(findings: Sequence[Finding], begins: str | None) -> tuple[Finding
         if each.kind != "mixed-samples" or not kept:
             kept.setdefault(each.name or (each.kind, line), replace(each, line=line))
     return tuple(kept.values())
-
-
-def _begins_at(dataset: Any) -> str | None:
-    """Return the line where the method that loads a sample begins; None if it is not Python."""
-    names = ("__getitem__", "__getitems__", "__iter__")
-    codes = (getattr(getattr(type(dataset), name, None), "__code__", None) for name in names)
-    code = next(filter(None, codes), None)
-    return None if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -75,14 +75,12 @@ class Report:
     """What a check has found.
 
     Args:
-        dataset: Its name.
         findings: The reasons why it is not safe; none if nothing was found.
         notes: What could not be checked.
         loads: Samples that were loaded one by one.
         together: Samples that many threads loaded at once.
     """
 
-    dataset: str
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
     loads: int = 0

@@ -55,11 +55,9 @@ class LoadedSample:
 
     def difference(self, expected: LoadedSample) -> str | None:
         """Return what differs from another outcome of the same sample; None for nothing."""
-        if self.error is not None:
-            same = (expected.error or "").partition(":")[0] == self.error.partition(":")[0]
-            return None if same else f"it raised {self.error}"
-        if expected.error is not None:
-            return f"it did not raise {expected.error}"
+        kind, usual = ((it.error or "").partition(":")[0] for it in (self, expected))
+        if kind != usual:
+            return f"it raised {self.error}" if kind else f"it did not raise {expected.error}"
         path = difference(expected.parts, self.parts)
         return None if path is None else f"sample{path} was different"
 

@@ -49,13 +49,11 @@ def profile(**options: Any) -> Profile:
     if not _torch.AVAILABLE:
         msg = "threadloader.profile needs torch, which is not installed; see loader.trace"
         raise ModuleNotFoundError(msg)
-    from threadloader._torch.profiler import (  # noqa: PLC0415  # torch is optional
-        Profile,
-        record_function,
-    )
+    from threadloader._torch import profiler  # noqa: PLC0415  # torch is optional
 
-    ranges = partial(_enter, record_function)
-    return Profile(partial(add_listener, ranges), partial(remove_listener, ranges), **options)
+    ranges = partial(_enter, profiler.record_function)
+    begin, end = partial(add_listener, ranges), partial(remove_listener, ranges)
+    return profiler.Profile(begin, end, **options)
 
 
 @cache  # once in a process

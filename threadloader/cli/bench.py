@@ -156,7 +156,6 @@ def _remarks(
     rounds: Mapping[str, Sequence[Round]], chosen: Sequence[tuple[int, int]]
 ) -> Iterator[str]:
     from threadloader import _torch
-    from threadloader._tuning.tuner import gil_is_enabled
 
     default = [*rounds][-1]
     first = max(rounds, key=lambda name: _ratio(rounds[name], rounds[default]))
@@ -167,8 +166,6 @@ def _remarks(
     yield f"The default had these threads at the end of its rounds: {'; '.join(words)}."
     if not _torch.AVAILABLE:
         yield "torch is not installed: its DataLoader is not compared."
-    if gil_is_enabled():
-        yield "The GIL is on: samples in pure Python do not run in parallel in threads."
 
 
 def _ratio(rounds: Sequence[Round], others: Sequence[Round]) -> float:

@@ -54,7 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
             dataset,
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
-            name=arguments.dataset,
             seconds=arguments.seconds,
             tell=_Progress(),
         )
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
     finally:
         show_progress()
-    print(_in_words(report))
+    print(_in_words(report, arguments.dataset))
     return 1 if report.findings else 0
 
 
@@ -80,11 +79,11 @@ class _Progress:
             print(f"threadloader check: {text}", file=sys.stderr, flush=True)
 
 
-def _in_words(report: Report) -> str:
+def _in_words(report: Report, name: str) -> str:
     count = len(report.findings)
     found = f"{count} finding{'s' * (count > 1)}"
     if not count:
         found = "nothing found" + " in what was looked at, see the notes" * bool(report.notes)
     lines = [*map(str, report.findings), *(f"note: {note}" for note in report.notes)]
     tried = f"{report.loads} samples loaded one by one, {report.together:,} by many threads"
-    return "\n".join([*lines, f"{report.dataset}: {found} ({tried})"])
+    return "\n".join([*lines, f"{name}: {found} ({tried})"])

@@ -64,31 +64,28 @@ def examine() -> dict[str, Any]:
 
         decoders = [decoder.name for decoder in installed_decoders()]
     from threadloader import _torch
-    from threadloader._threads.gil_switch import (
-        AN_IMPORT,
-        is_free_threaded,
-        what_switched_the_gil_on,
-    )
+    from threadloader._threads import gil_switch
     from threadloader._tuning.machine import cpu_quota, default_threads, usable_cores
     from threadloader._tuning.tuner import gil_is_enabled
     from threadloader._version import __version__
 
-    switch, installed = what_switched_the_gil_on(), [*distributions()]
+    switch, free = gil_switch.what_switched_the_gil_on(), gil_switch.is_free_threaded()
+    installed = [*distributions()]
     versions = {str(each.name).lower(): each.version for each in installed}
     # Extension modules that are for builds with a GIL alone.
-    files = (str(it) for each in installed * is_free_threaded() for it in each.files or ())
+    files = (str(it) for each in installed * free for it in each.files or ())
     wrong = sorted({file for file in files if file.endswith(".abi3.so")})
     return {
         "python": {
             "version": platform.python_version(),
             "implementation": platform.python_implementation(),
-            "free_threaded": is_free_threaded(),
+            "free_threaded": free,
             "platform": platform.platform(),
             "executable": sys.executable,
         },
         "gil": {
             "enabled": gil_is_enabled(),
-            "requested_by": switch.replace(AN_IMPORT, ""),
+            "requested_by": switch.replace(gil_switch.AN_IMPORT, ""),
         },
         "cores": {
             "machine": os.cpu_count(),
