@@ -12,7 +12,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from threading import Barrier
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from threadloader._check.contents import contents, difference
 from threadloader._check.findings import Finding, Report
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._check.loading import LoadedSample
-    from threadloader._check.sharing import SharedObject
     from threadloader._settings import DatasetCopy
     from threadloader._work.copies import Own
 
@@ -42,14 +41,6 @@ _LIKELY = frozenset({"shared-handle", "random-state"})  # to be the cause, of se
 
 class UncheckableError(ThreadLoaderError, ValueError):
     """No sample could be loaded, so there is nothing to check."""
-
-
-class Write(NamedTuple):
-    """A change of something that is shared, by a sample."""
-
-    key: Any
-    part: SharedObject
-    name: str
 
 
 def check(
@@ -106,7 +97,8 @@ class _Checking:
         self._expected: dict[Any, LoadedSample] = {}  # as the calling thread has loaded them
         # As a worker has, and what differs then.
         self._again: dict[Any, tuple[LoadedSample, str | None]] = {}
-        self._writes: list[Write] = []  # what samples leave changed of what workers share
+        # What samples leave changed of what workers share: the cause, if they come out wrong.
+        self._writes: list[Finding] = []
 
     def in_calling_thread(self) -> None:
         """Load samples one after the other.
@@ -131,6 +123,8 @@ class _Checking:
     def in_workers(self) -> None:
         """Load samples in a worker's thread, and in many at once."""
         self._in_a_worker(self._load_again)
+        most = len(self._expected)
+        self._left_out(most - len(self._again), most, "samples, as a worker loads them,")
         self.findings += self._found_alone()
         if self._loading.sharing.cut_off:
             self.notes.append("workers share too many objects to look at all of them")
@@ -167,22 +161,23 @@ class _Checking:
             for place, part in enumerate(parts):
                 before, states[place] = states[place], part.state()
                 if name := part.changed(before, states[place]):
-                    self._writes.append(Write(key, part, name))
+                    text = f"samples change {name}"
+                    self._writes.append(Finding(part.kind, text, index=key, name=name))
             if self._loading.is_over(IN_A_WORKER):
                 break
 
     def _found_alone(self) -> Iterator[Finding]:
         """Yield what needs no second thread to be wrong."""
-        for key, part, name in self._writes:
-            if part.kind == "process-state":
-                yield _of_process(name)
-            elif part.kind == "random-state":
-                text = f"{name} is shared by all workers, and samples draw from it"
-                yield Finding(part.kind, f"index {key!r}: {text}", None, key, name)
+        for each in self._writes:
+            if each.kind == "process-state":
+                yield _of_process(each.name)
+            elif each.kind == "random-state":
+                text = f"{each.name} is shared by all workers, and samples draw from it"
+                yield replace(each, message=f"index {each.index!r}: {text}")
         different = [(key, *it, text) for key, (*it, text) in self._again.items() if text]
         if (overwritten := self._overwritten()) is not None:
             yield overwritten
-        elif different and all(each.part.kind != "random-state" for each in self._writes):
+        elif different and all(each.kind != "random-state" for each in self._writes):
             yield self._not_the_same(*different[0])
 
     def _overwritten(self) -> Finding | None:
@@ -191,7 +186,7 @@ class _Checking:
             path = difference(outcome.parts, contents(outcome.sample))
             if outcome.error is None and path is not None:
                 text = f"sample{path} of index {key!r} was different after others had been loaded"
-                containers = (it.name for it in self._writes if it.part.kind == "shared-container")
+                containers = (it.name for it in self._writes if it.kind == "shared-container")
                 name = next(containers, "")
                 text += f": samples change {name}, which all workers share" if name else ""
                 return Finding("shared-buffer", text, None, key, name)
@@ -225,8 +220,8 @@ class _Checking:
             for key, each in self._expected.items()
             if each.error is None and self._again.get(key, (None, ""))[1] is None
         ]
-        changing = [key for key in dict.fromkeys(each.key for each in self._writes) if key in keys]
-        often = (changing * len(keys))[: len(keys)] or keys
+        changing = {each.index for each in self._writes}
+        often = ([key for key in keys if key in changing] * len(keys))[: len(keys)] or keys
         in_turn = (self._start(each, keys, Barrier(1), IN_TURN) for each in range(THREADS))
         # What comes out wrong one after the other needs no second thread.
         if not keys or any(loading.result(thread) for thread in in_turn):
@@ -282,9 +277,9 @@ class _Checking:
         text = f"index {key!r} came out wrong ({different}) when {THREADS} threads loaded samples"
         if not self._writes:
             return Finding("mixed-samples", text, outcome.line, key)
-        cause = min(self._writes, key=lambda write: write.part.kind not in _LIKELY)
+        cause = min(self._writes, key=lambda write: write.kind not in _LIKELY)
         text = f"{cause.name} is shared by all workers: {text}"
-        return Finding(cause.part.kind, text, outcome.line, key, cause.name)
+        return Finding(cause.kind, text, outcome.line, key, cause.name)
 
 
 def _of_process(name: str) -> Finding:

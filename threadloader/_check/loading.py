@@ -101,7 +101,6 @@ class Loading:
         self.iterable = is_iterable(dataset)
         self._tell = tell
         self._users = Own(dataset, None, None, None, dataset_copy, Copied())
-        self._whole = not self.iterable and not _torch.has_getitem(self.dataset)
         self.keys: list[Any] = self._keys(indices)
         redirection()  # imported before there are threads
 
@@ -166,7 +165,7 @@ class Loading:
     def _sample(self, dataset: Any, key: Any) -> Any:
         if self.iterable:
             return list(islice(iter(dataset), ITEMS))
-        return dataset.__getitems__([key]) if self._whole else dataset[key]
+        return dataset[key] if _torch.has_getitem(dataset) else dataset.__getitems__([key])
 
     def _keys(self, indices: Sequence[Any] | None) -> list[Any]:
         if self.iterable:

@@ -76,9 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     dataset, name = made_dataset(arguments.dataset), printable(arguments.dataset)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        kind = type(dataset).__name__
-        text = f"{name} is of type {kind}; bench needs __getitem__ and __len__"
-        raise CommandError(text, code=2)
+        text = f"is of type {type(dataset).__name__}; bench needs __getitem__ and __len__"
+        raise CommandError(f"{name} {text}", code=2)
     if len(dataset) == 0:
         raise CommandError(f"{name} is empty", code=2)
     cores = usable_cores()

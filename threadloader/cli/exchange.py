@@ -17,14 +17,14 @@ from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from threadloader.cli.run_report import LoaderRates, RunReport, made_here
+from threadloader.cli.run_report import made_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-    from threadloader.cli.run_report import Place
+    from threadloader.cli.run_report import Place, RunReport
 
 
 MODULE = "torch.utils.data.dataloader"
@@ -81,9 +81,8 @@ def exchange_methods(
 
         # A copy was made elsewhere, or by a pickle.
         place = places.get(loader) or made_here(sys._getframe(1))  # noqa: SLF001  # the same
-        row: LoaderRates = report.row(place, loader.num_workers)
         if loader not in replaced:
             replaced[loader] = Replaced(begin, threads, replace=replace)
-        return replaced[loader].measured(loader, row)
+        return replaced[loader].measured(loader, report.row(place, loader.num_workers))
 
     loader_class.__init__, loader_class._get_iterator = __init__, _get_iterator  # noqa: SLF001

@@ -35,8 +35,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.usage = "threadloader run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     add = parser.add_argument
-    steps = "end when a loader has delivered N batches"
-    add("--steps", type=whole(1), metavar="N", help=steps)
+    add("--steps", type=whole(1), metavar="N", help="end when a loader has delivered N batches")
     threads = "threads of each loader of a map-style dataset (default: its num_workers, or if that "
     threads += "is 0, ThreadLoader's default)"
     add("--threads", type=whole(1), metavar="N", help=threads)
