@@ -118,13 +118,12 @@ class _Checking:
                 raise UncheckableError(f"no sample could be loaded: {error}")
             some = f"{len(errors)} of {len(self._expected)} samples raise an error"
             self.notes.append(f"{some}; the first one, of index {key!r}: {error}")
-        self._left_out(len(keys) - len(self._expected), len(keys), "samples")
+        self._left_out(len(self._expected), len(keys), "samples")
 
     def in_workers(self) -> None:
         """Load samples in a worker's thread, and in many at once."""
         self._in_a_worker(self._load_again)
-        most = len(self._expected)
-        self._left_out(most - len(self._again), most, "samples, as a worker loads them,")
+        self._left_out(len(self._again), len(self._expected), "samples, as a worker loads them,")
         self.findings += self._found_alone()
         if self._loading.sharing.cut_off:
             self.notes.append("workers share too many objects to look at all of them")
@@ -139,9 +138,9 @@ class _Checking:
             text = f"samples change what all workers share: {', '.join(names)}"
             self.notes.append(f"{text}; nothing was seen to come out wrong by it")
 
-    def _left_out(self, number: int, most: int, what: str) -> None:
-        if number > 0:
-            self.notes.append(f"{number} of {most} {what} were left out for lack of time")
+    def _left_out(self, done: int, most: int, what: str) -> None:
+        if done < most:
+            self.notes.append(f"{most - done} of {most} {what} were left out for lack of time")
 
     # One by one
 
@@ -235,7 +234,7 @@ class _Checking:
                 number < ROUNDS or perf_counter() - begin < ROUND_SECONDS
             ):
                 if loading.is_over():
-                    self._left_out(ROUNDS - number, ROUNDS, "rounds of many threads")
+                    self._left_out(number, ROUNDS, "rounds of many threads")
                     break
                 some, together = (keys, often)[number % 2], Barrier(THREADS)
                 threads = [self._start(each, some, together) for each in range(THREADS)]

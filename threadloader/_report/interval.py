@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from operator import sub
 from typing import NamedTuple
 
@@ -143,11 +144,8 @@ class Interval(Sums):
         digits = range(self.in_next.bit_length() // DIGIT + 1)
         counts = [self.in_next >> DIGIT * digit & (1 << DIGIT) - 1 for digit in digits]
         left = fraction * self.batches - (self.batches - sum(counts))
-        for bucket, count in enumerate(counts):
-            if left <= 0:
-                break
-            left -= count
-            if left <= 0:
+        for bucket, reached in enumerate(accumulate(counts)):
+            if 0 < left <= reached:
                 return 1e-6 * math.exp2((bucket - 0.5) / STEPS)  # the middle of the bucket
         return 0.0
 

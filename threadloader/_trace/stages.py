@@ -56,13 +56,6 @@ Listener: TypeAlias = "Callable[[str, Rows | None, Counts | None], Callable[[], 
 _Open: TypeAlias = "tuple[str, Rows | None, bool, list[Callable[[], object]]]"
 
 
-class _Here(local):
-    """The stages that are open in a thread, outermost first."""
-
-    def __init__(self) -> None:
-        self.stages: list[_Open] = []
-
-
 class Tracer:
     """Tells listeners of stages, which nest in each thread.
 
@@ -74,7 +67,7 @@ class Tracer:
 
     def __init__(self, listeners: tuple[Listener, ...]) -> None:
         self._listeners = listeners
-        self._here = _Here()
+        self._here = local()  # has the stages that are open in a thread, outermost first
 
     def begin(
         self,
@@ -96,7 +89,8 @@ class Tracer:
             after: See `Rows`.
             counts: What there is now, if that is known.
         """
-        opened, is_part = self._here.stages, epoch is None
+        opened: list[_Open] = vars(self._here).setdefault("stages", [])
+        is_part = epoch is None
         if is_part and opened and opened[-1][2]:
             self.end(opened[-1][0])
         rows = None if epoch is None else Rows(epoch, batch, first, after)
@@ -112,7 +106,7 @@ class Tracer:
 
         It is none if Ctrl-C came up as the stage was about to begin.
         """
-        opened = self._here.stages
+        opened: list[_Open] = vars(self._here).setdefault("stages", [])
         while any(name == stage for name, *_ in opened):
             name, _, _, ends = opened.pop()
             for end in reversed(ends):

@@ -53,8 +53,7 @@ def _by_loop(dataset: Any, sampler: Endless, *, batch_size: int, collate_fn: Any
 
 
 def _by_torch(dataset: Any, sampler: Endless, **options: Any) -> Generator[Any]:
-    quiet = _ignore_interrupts
-    yield from _torch.DataLoader(dataset, sampler=sampler, worker_init_fn=quiet, **options)
+    yield from _torch.DataLoader(dataset, sampler=sampler, worker_init_fn=_quiet, **options)
 
 
 def _by_threads(
@@ -68,7 +67,7 @@ def _by_threads(
             chosen.append((statistics.workers, statistics.running))
 
 
-def _ignore_interrupts(_: int) -> None:
+def _quiet(_: int) -> None:
     """Let the calling process end torch's: a terminal sends Ctrl-C to all."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
