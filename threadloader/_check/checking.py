@@ -77,8 +77,7 @@ def check(
         checking.in_calling_thread()
         checking.in_workers()
     found = _each_once(checking.findings, dataset)
-    together = loading.ended - checking.loads
-    return Report(found, tuple(checking.notes), checking.loads, together)
+    return Report(found, tuple(checking.notes), checking.loads, loading.ended - checking.loads)
 
 
 class _Checking:

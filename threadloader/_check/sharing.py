@@ -43,6 +43,7 @@ SOME = 4096  # elements
 WHOLE_LENGTH = 100_000  # of longer containers only that is looked at
 MOST_OBJECTS = 20_000
 MOST_ENTRIES = 1_000  # objects in one container
+MOST_NAMES = 100  # in a path
 MOST_PARTS = 4_000  # as they are looked at often
 _NAMED = frozenset({"shared-attribute", "class-attribute", "global-variable"})
 # Each thread has its own of these, or they are code, or they keep what they have found.
@@ -177,7 +178,9 @@ class _Noting(Copier):
     def keep(self, value: Any, twin: Any) -> Any:
         """Note a twin; and an object that is shared."""
         if twin is value and id(value) not in self.copied:
-            self.shared.append((self.path, value))
+            # Of a long chain not each link: that would take the square of its length.
+            path = self.path if len(self._stack) < MOST_NAMES else "dataset..."
+            self.shared.append((path, value))
         return super().keep(value, twin)
 
 
@@ -215,13 +218,16 @@ def _part_of(path: str, value: Any) -> SharedObject | None:
         kept = SharedObject(path, "shared-container", value, _memory)
         return kept if array.flags.writeable else None
     if not isinstance(value, FunctionType) and all(of_a_file):
-        return SharedObject(path, "shared-handle", value, lambda it: {"": it.tell()})
+        return SharedObject(path, "shared-handle", value, _place_in_file)
     return SharedObject(path, "shared-attribute", value, lambda it: dict(attributes(it)))
 
 
+def _place_in_file(value: Any) -> Mapping[Any, Any]:
+    return {**dict(attributes(value)), "tell()": value.tell()}
+
+
 def _entries(value: Any) -> Mapping[Any, Any]:
-    whole = len(value) <= WHOLE_LENGTH
-    return dict(enumerate(state_of(value))) if whole else {"": len(value)}
+    return dict(enumerate(state_of(value))) if len(value) <= WHOLE_LENGTH else {"": len(value)}
 
 
 def _memory(value: Any) -> Mapping[Any, Any]:

@@ -102,8 +102,7 @@ class Reports:
         if self.batch_size is not None:
             described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
         some = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
-        tuned = self._fixed.tunes_threads
-        return [*described, "as many threads as are fastest" if tuned else some]
+        return [*described, "as many threads as are fastest" if self._fixed.tunes_threads else some]
 
 
 LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits

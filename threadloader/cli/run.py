@@ -36,8 +36,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.usage = "threadloader run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     add = parser.add_argument
     add("--steps", type=whole(1), metavar="N", help="end when a loader has delivered N batches")
-    threads = "threads of each loader of a map-style dataset (default: its num_workers, or if that "
-    threads += "is 0, ThreadLoader's default)"
+    threads = "threads of each loader of a map-style dataset (default: by its num_workers)"
     add("--threads", type=whole(1), metavar="N", help=threads)
     add("--torch", action="store_true", help="leave every loader to torch, and only measure")
     add("--json", type=Path, metavar="FILE", help="write the figures to a file")
