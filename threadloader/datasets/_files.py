@@ -113,16 +113,9 @@ class SeekableFile(io.RawIOBase):
         self._at = (0, self._at, self._size)[whence] + offset
         return self._at
 
-    def read(self, nbytes: int | None = -1, /) -> bytes:
-        left = max(0, self._size - self._at)
-        data = self._file.read_at(
-            self._at, left if nbytes is None or nbytes < 0 else min(nbytes, left)
-        )
-        self._at += len(data)
-        return data
-
     def readinto(self, buffer: Buffer, /) -> int:
         target = memoryview(buffer).cast("B")
-        data = self.read(len(target))
-        target[: len(data)] = data
-        return len(data)
+        count = max(0, min(len(target), self._size - self._at))
+        target[:count] = self._file.read_at(self._at, count)
+        self._at += count
+        return count

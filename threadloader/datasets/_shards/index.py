@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import io
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
 from threadloader.datasets._files import SeekableFile
 from threadloader.datasets._shards.kept import kept_index
-from threadloader.datasets._tar import (
-    Archive,
-    SampleMember,
-    TarReader,
-    compression_of,
-    open_archive,
-)
+from threadloader.datasets._tar import Archive, SampleMember, TarReader, compression_of
 from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -103,63 +97,33 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
         ValueError: It is compressed.
         OSError: It can't be read.
     """
-
-    def build() -> dict[str, Any]:
-        index = build_index(file)
-        return {name: getattr(index, name) for name in ("extensions", *_ARRAYS)}
-
-    return ShardIndex(file.stamp(), **kept_index(file, path, folder, _VERSION, _ARRAYS, build))
+    stamp = file.stamp()  # taken first: if the shard changes meanwhile, the index is built again
+    build = partial(build_index, file)
+    return ShardIndex(stamp, **kept_index(file, path, folder, _VERSION, _ARRAYS, build))
 
 
-def build_index(file: File) -> ShardIndex:
-    """Return the index of a shard, by one pass over its headers.
-
-    Raises:
-        DataError: The shard is damaged.
-        ValueError: It is compressed.
-        OSError: It can't be read.
-    """
+def build_index(file: File) -> dict[str, Any]:
+    """Return the index of a shard, by one pass over its headers: see `ShardIndex`."""
     if compression_of(file.path):
         msg = (
             f"{file.path} is compressed: its samples come one after the other, by TarStream; "
             "random access needs a .tar"
         )
         raise ValueError(msg)
-    stamp = file.stamp()  # taken first: if the shard changes meanwhile, the index is built again
-    keys, key_ends, member_ends = bytearray(), [], []
-    offsets: list[int] = []
-    sizes: list[int] = []
-    kinds: list[int] = []
+    keys = bytearray()
+    found: dict[str, list[int]] = {name: [] for name in _ARRAYS if name != "keys"}
     extensions: dict[str, int] = {}
-    with _open_headers(file) as archive:
-        reader = TarReader(archive, file.path, sys.maxsize)
+    size = file.size()
+    buffer = _HEADERS if is_url(file.path) else io.DEFAULT_BUFFER_SIZE
+    with io.BufferedReader(SeekableFile(file, size), buffer) as stream:
+        reader = TarReader(Archive(cast("BinaryIO", stream), size, ()), file.path, sys.maxsize)
         for key, members in reader.samples(()):
             for extension, member in members.items():
-                kinds.append(extensions.setdefault(extension, len(extensions)))
-                offsets.append(member.offset)
-                sizes.append(member.size)
+                found["kinds"].append(extensions.setdefault(extension, len(extensions)))
+                found["offsets"].append(member.offset)
+                found["sizes"].append(member.size)
             keys += key.encode("utf-8", "surrogateescape")
-            key_ends.append(len(keys))
-            member_ends.append(len(offsets))
-    return ShardIndex(
-        stamp,
-        tuple(extensions),
-        np.frombuffer(bytes(keys), np.uint8),
-        np.array(key_ends, np.int64),
-        np.array(member_ends, np.int64),
-        np.array(offsets, np.int64),
-        np.array(sizes, np.int64),
-        np.array(kinds, np.int32),
-    )
-
-
-@contextmanager
-def _open_headers(file: File) -> Iterator[Archive]:
-    """Open a shard that is not compressed for a pass over its headers."""
-    if not is_url(file.path):
-        with open_archive(file) as archive:
-            yield archive
-        return
-    size = file.size()
-    with io.BufferedReader(SeekableFile(file, size), _HEADERS) as stream:
-        yield Archive(cast("BinaryIO", stream), size, ())
+            found["key_ends"].append(len(keys))
+            found["member_ends"].append(len(found["offsets"]))
+    arrays = {name: np.array(values, _ARRAYS[name]) for name, values in found.items()}
+    return {"extensions": [*extensions], "keys": np.frombuffer(bytes(keys), np.uint8), **arrays}
