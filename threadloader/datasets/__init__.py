@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import open_files as open_files
     from threadloader.datasets._images.decode import decode_image as decode_image
     from threadloader.datasets._images.image_folder import ImageFolder as ImageFolder
+    from threadloader.datasets._lines import Lines as Lines
+    from threadloader.datasets._lines import LineStream as LineStream
     from threadloader.datasets._mixture.mixture import Mixture as Mixture
     from threadloader.datasets._mixture.stream import MixtureStream as MixtureStream
     from threadloader.datasets._parquet.rows import ParquetRows as ParquetRows
@@ -25,15 +27,13 @@ if TYPE_CHECKING:
     from threadloader.datasets._remote.retries import Retries as Retries
     from threadloader.datasets._shards.tar_shards import TarShards as TarShards
     from threadloader.datasets._shards.tar_stream import TarStream as TarStream
-    from threadloader.datasets._text.line_stream import LineStream as LineStream
-    from threadloader.datasets._text.lines import Lines as Lines
 
 _MODULES = {
     "ArrayDataset": "._arrays",
     "Cached": "._cached.cached",
     "ImageFolder": "._images.image_folder",
-    "LineStream": "._text.line_stream",
-    "Lines": "._text.lines",
+    "LineStream": "._lines",
+    "Lines": "._lines",
     "Mixture": "._mixture.mixture",
     "MixtureStream": "._mixture.stream",
     "ParquetRows": "._parquet.rows",

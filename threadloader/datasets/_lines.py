@@ -1,6 +1,6 @@
-"""Lines: the lines of text files as a map-style dataset, any line at any time.
+"""Lines of text files: any line at any time, or one after the other, of compressed files, too.
 
-The offsets of all lines are in one array for each file, which is built once, and kept.
+Where the lines of a file begin is an array, which is built once, and kept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
+from threadloader.datasets._shards.stream import ShardStream
+from threadloader.datasets._tar import open_unpacked
 from threadloader.datasets._urls import shown_url
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
 
 LIMIT = 16 << 20  # bytes of a line
 _BLOCK = 4 << 20  # bytes that are searched at a time, by each thread
-_VERSION = 1  # of the index
-_LONGEST = (1 << 32) - 1  # bytes, that the index can hold
+_VERSION = 2  # of the index
 _NEWLINE = 10
 _NOT_READ = {"bz2", "lz4", "xz", "zip"}  # which would be lines of nonsense
 
@@ -46,7 +47,7 @@ class Lines(_torch.Dataset[Any]):
     Args:
         pattern: Paths or URLs, with ``{000..123}`` and ``*``; one or several.
         parse: Called with the bytes of each line, without its end; ``bytes.decode`` for text.
-        limit: Most bytes of a line, below 4 GiB.
+        limit: Most bytes of a line.
         index_folder: Folder of the indexes; None to keep them beside the files or, if that can't
             be done, in the user's cache folder.
         options: For URLs; see `threadloader.datasets._files.open_files`.
@@ -71,7 +72,7 @@ class Lines(_torch.Dataset[Any]):
         index_folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        check_limit(limit)
+        _check_limit(limit)
         self.files = find_shards(pattern, **options)
         self.parse = parse
         self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
@@ -99,7 +100,7 @@ class Lines(_torch.Dataset[Any]):
         which, row = place_of(index, self._ends, "lines")
         file, starts = self._files[which], self._starts[which]
         start, end = starts[row : row + 2].tolist()
-        return parsed(self.parse, file.read_at(start, end - start), file.path, start)
+        return _parsed(self.parse, file.read_at(start, end - start), file.path, start)
 
     def close(self) -> None:
         """Close files and connections; the next read opens them again."""
@@ -107,7 +108,73 @@ class Lines(_torch.Dataset[Any]):
             file.close()
 
 
-def parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) -> Any:
+class LineStream(ShardStream[tuple[int, bytes]]):
+    """Lines of text files, one after the other; `Lines` says what a line is.
+
+    Files are shared out, shuffled, resumed, and passed over when damaged, as by `TarStream`.
+
+    Args:
+        pattern: Paths or URLs of files, as they are or as ``.gz`` or ``.zst``; one or several.
+        parse: See `Lines`.
+        shuffle: Lines in the shuffle buffer, not parsed; see `TarStream`.
+        seed: See `TarStream`.
+        limit: Most bytes of a line.
+        options: For URLs; see `threadloader.datasets._files.open_files`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: ``shuffle`` or ``limit`` is out of its range, or a file is compressed in
+            another way.
+
+    Threads:
+        set_epoch: consumer, between two epochs; close: shared; all else: one thread, the worker
+        that owns it.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        parse: Callable[[bytes], Any] = json.loads,
+        shuffle: int = 0,
+        seed: int | None = None,
+        limit: int = LIMIT,
+        **options: Any,
+    ) -> None:
+        _check_limit(limit)
+        super().__init__(pattern, shuffle, seed, options)
+        for path in self.shards:
+            _compression_of(path)  # raises at once what the first epoch would
+        self.parse = parse
+        self.limit = limit
+
+    def read_shard(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of a file, each with its offset in the unpacked file."""
+        path, offset = self.path_of(number), 0
+        compression = _compression_of(self.shards[number])
+        with open_unpacked(self._shared.files[number], compression) as unpacked:
+            while True:
+                try:
+                    line = unpacked.stream.readline(self.limit + 1)
+                except unpacked.damage as error:
+                    msg = f"it can't be unpacked: {error}"
+                    raise DataError(msg, path, offset=offset) from error
+                if not line:
+                    return
+                if len(line) > self.limit:
+                    raise _too_long(path, offset, self.limit)
+                yield offset, line
+                offset += len(line)
+
+    def make(self, sample: tuple[int, bytes], path: str) -> Any:
+        """Return a line, parsed."""
+        offset, line = sample
+        return _parsed(self.parse, line, path, offset)
+
+
+def _parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) -> Any:
     """Return a line, parsed.
 
     Raises:
@@ -123,7 +190,7 @@ def parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) -
         raise
 
 
-def compression_of(path: str) -> str:
+def _compression_of(path: str) -> str:
     """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending.
 
     Raises:
@@ -137,13 +204,13 @@ def compression_of(path: str) -> str:
     return {"gz": "gzip", "zst": "zstd"}.get(ending, "")
 
 
-def check_limit(limit: int) -> None:
-    """Refuse a limit of bytes that no line could keep, or no index hold."""
-    if not 0 < limit < _LONGEST:
-        raise ValueError(f"limit={limit} is no number of bytes from 1 to below 4 GiB")
+def _check_limit(limit: int) -> None:
+    """Refuse a limit of bytes that no line could keep."""
+    if limit < 1:
+        raise ValueError(f"limit={limit} is no number of bytes, at least 1")
 
 
-def too_long(path: str, offset: int, limit: int) -> DataError:
+def _too_long(path: str, offset: int, limit: int) -> DataError:
     """Return the error for a line beyond the limit."""
     return DataError(f"the line has more than {limit:,} bytes", path, offset=offset)
 
@@ -156,27 +223,26 @@ def _starts(
     pool: ThreadPoolExecutor,
 ) -> NDArray[np.int64]:
     """Return where the lines of a file begin, and its end."""
-    if compression_of(path):
+    if _compression_of(path):
         msg = f"{file.path} is compressed: unpack it for random access, or read it by LineStream"
         raise ValueError(msg)
     file.expect(file.stamp())  # another version of the file has other offsets
     build = partial(_built, file, pool)
-    lengths = kept_index(file, path, folder, _VERSION, {"lengths": "u4"}, build)["lengths"]
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    over = np.flatnonzero(lengths > limit)
+    starts: NDArray[np.int64]
+    starts = kept_index(file, path, folder, _VERSION, {"starts": "i8"}, build)["starts"]
+    over = np.flatnonzero(np.diff(starts) > limit)
     if len(over):
-        raise too_long(file.path, int(starts[over[0]]), limit)
+        raise _too_long(file.path, int(starts[over[0]]), limit)
     return starts
 
 
-def _built(file: File, pool: ThreadPoolExecutor) -> dict[str, NDArray[np.uint32]]:
-    """Return the lengths of a file's lines, in bytes, with their ends."""
+def _built(file: File, pool: ThreadPoolExecutor) -> dict[str, NDArray[np.int64]]:
+    """Return where the lines of a file begin, and its end."""
     size = file.size()
 
     def ends(start: int) -> NDArray[np.int64]:
         data = np.frombuffer(file.read_at(start, min(_BLOCK, size - start)), np.uint8)
         return np.flatnonzero(data == _NEWLINE) + (start + 1)
 
-    found = np.concatenate([[0], *pool.map(ends, range(0, size, _BLOCK)), [size]])
-    lengths = np.diff(found[: -1 if found[-1] == found[-2] else None])
-    return {"lengths": np.minimum(lengths, _LONGEST).astype(np.uint32)}
+    starts = np.concatenate([[0], *pool.map(ends, range(0, size, _BLOCK))])
+    return {"starts": starts if starts[-1] == size else np.append(starts, size)}

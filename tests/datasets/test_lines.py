@@ -15,8 +15,7 @@ from support.made_shards import HAS_ZSTD, zstd_bytes
 from support.remote_server import RemoteServer, serving
 
 from threadloader import ThreadLoader
-from threadloader.datasets import Lines, LineStream
-from threadloader.datasets._text import lines
+from threadloader.datasets import Lines, LineStream, _lines
 from threadloader.errors import DataError
 
 CONTENTS = {
@@ -29,7 +28,7 @@ CONTENTS = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_BLOCK", 7)
+    monkeypatch.setattr(_lines, "_BLOCK", 7)
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Lines of text files: JSON, or anything else."""
