@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from threadloader.datasets._remote.remote_file import RemoteFile as RemoteFile
     from threadloader.datasets._remote.remote_file import list_remote as list_remote
     from threadloader.datasets._remote.retries import Retries as Retries
-    from threadloader.datasets._shards.tar_shards import TarShards as TarShards
-    from threadloader.datasets._shards.tar_stream import TarStream as TarStream
+    from threadloader.datasets._shards.tar import TarShards as TarShards
+    from threadloader.datasets._shards.tar import TarStream as TarStream
 
 _MODULES = {
     "ArrayDataset": "._arrays",
@@ -40,8 +40,8 @@ _MODULES = {
     "PerThread": "threadloader._threads.per_thread",
     "RemoteFile": "._remote.remote_file",
     "Retries": "._remote.retries",
-    "TarShards": "._shards.tar_shards",
-    "TarStream": "._shards.tar_stream",
+    "TarShards": "._shards.tar",
+    "TarStream": "._shards.tar",
     "decode_image": "._images.decode",
     "list_remote": "._remote.remote_file",
     "open_files": "._files",
