@@ -127,27 +127,18 @@ class Mixture:
         return self._samples if self._whole_batches else None
 
     def _samples(self, positions: Sequence[int]) -> list[Any]:
-        rows: dict[int, list[int]] = {}
-        wanted: dict[int, list[int]] = {}
-        for row, position in enumerate(positions):
-            source, index = self._found(position)
-            rows.setdefault(source, []).append(row)
-            wanted.setdefault(source, []).append(index)
-        samples: list[Any] = [None] * len(positions)
-        for number, found in wanted.items():
+        found = [self._found(position) for position in positions]
+        samples: list[Any] = [None] * len(found)
+        for number in {source for source, _ in found}:
+            rows = [row for row, (source, _) in enumerate(found) if source == number]
+            indices = [found[row][1] for row in rows]
             try:
-                given = self._datasets[number].__getitems__(found)
+                given = self._datasets[number].__getitems__(indices)
+                for row, sample in zip(rows, given, strict=True):
+                    samples[row] = tagged(sample, number, self._with_source)
             except Exception as error:
-                self._note(error, number, f"samples {found[:3]} ...")
+                self._note(error, number, f"samples {indices[:3]} ...")
                 raise
-            if len(given) != len(found):
-                msg = (
-                    f"source {self.names[number]!r} was asked for {len(found)} samples, and its "
-                    f"__getitems__ returned {len(given)}"
-                )
-                raise ValueError(msg)
-            for row, sample in zip(rows[number], given, strict=True):
-                samples[row] = tagged(sample, number, self._with_source)
         return samples
 
     def _found(self, position: int) -> tuple[int, int]:
