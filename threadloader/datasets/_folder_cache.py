@@ -23,7 +23,6 @@ import warnings
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +64,13 @@ class FolderCache:
         self, folder: str | os.PathLike[str], nbytes: int, *, makes_room: bool = True
     ) -> None:
         self.folder, self.nbytes, self.makes_room = Path(folder), nbytes, makes_room
-        # By process: a forked child has no lock that is sure to be free.  setdefault is atomic on
-        # both builds.
-        self._written: dict[int, _Written] = {}
+        # Bytes that were written since the folder was measured; at first it may hold anything.  No
+        # lock: two threads that add at once may count the bytes of one.
+        self._unmeasured = nbytes
+        self._given_up = False  # only ever becomes True
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_written": {}}
+        return vars(self) | {"_unmeasured": self.nbytes, "_given_up": False}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
         """Return a part of a file, up to its end if it is shorter; None if it is not there."""
@@ -99,7 +99,7 @@ class FolderCache:
         """
         path = self.folder / f"{_digest(name)[:2]}{LOCK}"
         try:
-            file = None if self._here().given_up else made(path, "ab")
+            file = None if self._given_up else made(path, "ab")
         except OSError:  # the folder can't be written
             file = None
         if file is None:
@@ -115,18 +115,18 @@ class FolderCache:
 
     def write(self, name: str, content: bytes) -> None:
         """Keep a file, if that is possible; warn once if it is not."""
-        here = self._here()
-        if here.given_up or len(content) > self.nbytes * ROOM:
+        if self._given_up or len(content) > self.nbytes * ROOM:
             return
         reason = ""
         try:
-            if not here.adds(len(content)) or self._has_room(len(content)):
+            if self._has_room(len(content)):
                 write_whole(Path(self._path(name)), content)
             elif not self.makes_room:
                 reason = f"it holds {self.nbytes:,} bytes, the bound"
         except OSError as error:
             reason = f"it can't be written ({error})"
-        if reason and here.give_up():
+        if reason and not self._given_up:
+            self._given_up = True
             message = (
                 f"nothing more is kept in the cache folder {self.folder}, since {reason}; all else "
                 "is loaded each time"
@@ -137,12 +137,12 @@ class FolderCache:
         digest = _digest(name)
         return f"{self.folder}{os.sep}{digest[:2]}{os.sep}{digest[2:]}{KEPT}"
 
-    def _here(self) -> _Written:
-        pid = os.getpid()
-        return self._written.get(pid) or self._written.setdefault(pid, _Written(self.nbytes))
-
     def _has_room(self, wanted: int) -> bool:
-        """Measure the folder; return whether there is room, which is made if it may be."""
+        """Return whether there is room, which is made if it may be; at times by measuring."""
+        self._unmeasured += wanted
+        if self._unmeasured <= self.nbytes * UNMEASURED:
+            return True
+        self._unmeasured = wanted
         found = self._files()
         used = sum(size for _, size, _ in found)
         if self.makes_room and used + wanted > self.nbytes:
@@ -168,43 +168,6 @@ class FolderCache:
                     elif entry.name.endswith(PARTIAL) and now - status.st_mtime > ABANDONED_S:
                         Path(entry.path).unlink()
         return found
-
-
-class _Written:
-    """What one process wrote into a folder since it measured it.
-
-    Args:
-        nbytes: The folder's bound.
-
-    Invariants, whenever ``_changed`` is not held:
-        1. At most a 64th of the bound could be unknown to another process that measured the folder,
-           or what the threads of this one write at once.
-
-    Threads:
-        all: shared.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self._most = nbytes * UNMEASURED
-        self.given_up = False  # only ever becomes True, and is read whole
-        self._changed = Lock()
-        # All below: guarded by _changed.
-        self._nbytes = nbytes  # at first the folder may hold anything
-
-    def adds(self, nbytes: int) -> bool:
-        """Note that bytes are to be written; return whether the folder has to be measured first."""
-        with self._changed:
-            self._nbytes += nbytes
-            if self._nbytes <= self._most:
-                return False
-            self._nbytes = nbytes
-            return True
-
-    def give_up(self) -> bool:
-        """Let nothing more be written; return True the first time."""
-        with self._changed:
-            before, self.given_up = self.given_up, True
-            return not before
 
 
 def _digest(name: str) -> str:
