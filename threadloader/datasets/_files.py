@@ -6,7 +6,6 @@ All threads read one `File` at once, and all copies of a dataset share it.  Only
 
 from __future__ import annotations
 
-import io
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -15,8 +14,6 @@ from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from typing_extensions import Buffer
 
 
 class File(Protocol):
@@ -86,36 +83,3 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
         remote_file.RemoteFile(os.fspath(path), store) if is_url(path) else LocalFile(path)
         for path in paths
     ]
-
-
-class SeekableFile(io.RawIOBase):
-    """A file as a raw stream, for libraries that look for what they need in it.
-
-    Args:
-        file: The file.
-        size: Of the file, in bytes.
-
-    Threads:
-        all: one thread.
-    """
-
-    def __init__(self, file: File, size: int) -> None:
-        super().__init__()
-        self._file, self._size, self._at = file, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        target = memoryview(buffer).cast("B")
-        count = max(0, min(len(target), self._size - self._at))
-        target[:count] = self._file.read_at(self._at, count)
-        self._at += count
-        return count

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import io
 import os
 import sys
 from collections import deque
 from contextlib import suppress
-from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 from uuid import uuid4
 from weakref import ref
 
@@ -21,6 +22,8 @@ if sys.platform != "win32":
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from typing_extensions import Buffer
 
 
 _BUFFER = 128 << 10  # bytes of a stream
@@ -121,7 +124,9 @@ class LocalFile:
 
     def open(self) -> BinaryIO:
         """Return a stream from the beginning; see `File`."""
-        return BufferedReader(_Stream(self), _BUFFER)
+        twin = copy.copy(self)  # whose descriptor lives as long as the stream
+        size, _ = twin.check(twin._open().number)  # noqa: SLF001  # a copy of this
+        return cast("BinaryIO", io.BufferedReader(SeekableFile(twin.read_at, size), _BUFFER))
 
     def close(self) -> None:
         """Drop the descriptor; it is closed when the last read that uses it ends."""
@@ -142,17 +147,16 @@ class LocalFile:
             self._shelf.opened(self)
         return descriptor
 
-    def check(self, number: int, expected: tuple[int, int] | None = None) -> tuple[int, int]:
+    def check(self, number: int) -> tuple[int, int]:
         """Return the version of an open file: its size and time.
 
         Args:
             number: Its descriptor.
-            expected: The version that it has to be; by default that of `expect`, if there is one.
 
         Raises:
-            DataError: It is another.
+            DataError: It is not the version that is to be read.
         """
-        found, expected = _version_of(os.fstat(number)), expected or self._expected
+        found, expected = _version_of(os.fstat(number)), self._expected
         if expected is not None and found != expected:
             versions = f"{_stamp_of(expected)}, now {_stamp_of(found)}"
             msg = (
@@ -163,35 +167,42 @@ class LocalFile:
         return found
 
 
-class _Stream(FileIO):
-    """A file from beginning to end, which is of the version there that it was in the beginning.
+class SeekableFile(io.RawIOBase):
+    """A file as a raw stream, for libraries that look for what they need in it.
 
     Args:
-        file: The file.
-
-    Raises:
-        DataError: It is of another version.
+        read_at: Takes an offset and a number of bytes, returns these bytes.
+        size: Of the file, in bytes.
 
     Threads:
         all: one thread.
     """
 
-    def __init__(self, file: LocalFile) -> None:
-        super().__init__(file.path)
-        self._file = file
-        try:
-            self._version = file.check(self.fileno())
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int) -> None:
+        super().__init__()
+        self._read_at, self._size, self._at = read_at, size, 0
 
-    def readinto(self, buffer: Any, /) -> Any:
-        count = super().readinto(buffer)
-        if not count:
-            self._file.check(self.fileno(), self._version)
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = (0, self._at, self._size)[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        target = memoryview(buffer).cast("B")
+        count = max(0, min(len(target), self._size - self._at))
+        target[:count] = self._read_at(self._at, count)
+        self._at += count
         return count
 
-    readall = RawIOBase.readall  # which calls `readinto`
+    def close(self) -> None:
+        if not self.closed:
+            del self._read_at  # and with it the file
+        super().close()
 
 
 class Descriptor:

@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from threadloader.datasets._files import SeekableFile
+from threadloader.datasets._local_file import SeekableFile
 from threadloader.datasets._parquet.columns import column_of
 from threadloader.datasets._urls import is_url
 from threadloader.errors import DataError, RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadloader.datasets._files import File
 
@@ -136,23 +136,31 @@ class RowGroups:
             # Not by pyarrow's `pre_buffer`: threads of its own would read, which go on after an
             # error, and keep it with all frames behind it.
             options = {"metadata": metadata, "pre_buffer": False}
-            with parquet.ParquetFile(_source(self._prefetched(number)), **options) as reader:
+            with parquet.ParquetFile(_source(file, self._reading(number)), **options) as reader:
                 table = reader.read_row_group(group, self.columns, use_threads=False)
             if table.num_rows != told:
                 raise pa.ArrowInvalid(f"{table.num_rows:,} rows, and the footer says {told:,}")
             return {name: column_of(table[name]) for name in self.columns}
 
-    def _prefetched(self, number: int) -> Any:
-        """Return the file of a group; of one behind a URL the group is read now, by few requests.
+    def _reading(self, number: int) -> Callable[[int, int], Any]:
+        """Return what reads the file of a group; behind a URL the group is read now, as a whole.
 
         Where a column lies is asked for there alone: pyarrow ends the process at some damages.
         """
         index, group = self._groups[number]
         file = self.files[index]
         if not is_url(file.path):
-            return file
+            return file.read_at
         ranges = _ranges(self._footers[index].row_group(group), set(self.columns))
-        return _Prefetched(file, ranges)
+        found = [(begin, file.read_at(begin, end - begin)) for begin, end in ranges]
+
+        def read_at(offset: int, nbytes: int) -> Any:
+            for begin, data in found:
+                if begin <= offset and offset + nbytes <= begin + len(data):
+                    return memoryview(data)[offset - begin :][:nbytes]
+            return file.read_at(offset, nbytes)
+
+        return read_at
 
 
 def _ranges(group: Any, columns: set[str]) -> list[tuple[int, int]]:
@@ -169,43 +177,15 @@ def _ranges(group: Any, columns: set[str]) -> list[tuple[int, int]]:
     return found
 
 
-class _Prefetched:
-    """A file of which some ranges were read, as a `File` for `SeekableFile`.
-
-    Args:
-        file: The file.
-        ranges: What is read now, in the calling thread.
-
-    Raises:
-        DataError: The file ends early, or was changed.
-        OSError: It can't be read.
-
-    Threads:
-        all: one thread.
-    """
-
-    def __init__(self, file: File, ranges: list[tuple[int, int]]) -> None:
-        self._file = file
-        self.size = file.size
-        self._ranges = [(begin, file.read_at(begin, end - begin)) for begin, end in ranges]
-
-    def read_at(self, offset: int, nbytes: int) -> Any:
-        """Return these bytes."""
-        for begin, data in self._ranges:
-            if begin <= offset and offset + nbytes <= begin + len(data):
-                return memoryview(data)[offset - begin :][:nbytes]
-        return self._file.read_at(offset, nbytes)
-
-
-def _source(file: Any) -> Any:
-    return pa.PythonFile(SeekableFile(file, file.size()), mode="r")
+def _source(file: File, read_at: Callable[[int, int], Any]) -> Any:
+    return pa.PythonFile(SeekableFile(read_at, file.size()), mode="r")
 
 
 def _footer(file: File, group_filter: Any) -> tuple[Any, Any, Sequence[int]]:
     """Return a file's footer, its schema, and which of its groups pass the filter."""
     file.expect(file.stamp())  # another version of the file has other groups
     with _as_damage(file.path, "it can't be opened"):
-        source = _source(file)
+        source = _source(file, file.read_at)
         metadata = parquet.ParquetFile(source, pre_buffer=False).metadata
         schema, groups = metadata.schema.to_arrow_schema(), range(metadata.num_row_groups)
         if any(metadata.row_group(group).num_rows < 0 for group in groups):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from threadloader.datasets._files import SeekableFile
+from threadloader.datasets._local_file import SeekableFile
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._tar import Archive, SampleMember, TarReader, compression_of
 from threadloader.datasets._urls import is_url
@@ -115,7 +115,7 @@ def build_index(file: File) -> dict[str, Any]:
     extensions: dict[str, int] = {}
     size = file.size()
     buffer = _HEADERS if is_url(file.path) else io.DEFAULT_BUFFER_SIZE
-    with io.BufferedReader(SeekableFile(file, size), buffer) as stream:
+    with io.BufferedReader(SeekableFile(file.read_at, size), buffer) as stream:
         reader = TarReader(Archive(cast("BinaryIO", stream), size, ()), file.path, sys.maxsize)
         for key, members in reader.samples(()):
             for extension, member in members.items():
