@@ -30,23 +30,16 @@ if TYPE_CHECKING:
 MOST_REDIRECTS = 10
 MOST_CONNECTIONS = 256  # that are kept open to one host; more are opened where they are needed
 AT_ONCE = MIB // 4  # bytes that are read at a time; between two of these the time is looked at
-# Options of fsspec's http file system that do not matter for reading a range.
-WITHOUT_EFFECT = frozenset({"block_size", "cache_options", "cache_type", "simple_links"})
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
-
-
-def understands(options: Mapping[str, Any]) -> bool:
-    """Whether this module knows all of these options of fsspec's for http."""
-    return not options.keys() - {"headers"} - WITHOUT_EFFECT
 
 
 class HttpClient:
     """Reads ranges of files on web servers.
 
     Args:
-        options: fsspec's, see `understands`.
+        headers: Of each request to the host of a URL.
         connect_timeout: Seconds until there must be a connection.
         read_timeout: Seconds without a byte, and for each MiB, after which a read has failed.
 
@@ -61,7 +54,7 @@ class HttpClient:
     note = ""  # for errors, see `FsspecClient`
 
     def __init__(
-        self, options: Mapping[str, Any], connect_timeout: float, read_timeout: float
+        self, headers: Mapping[str, str], connect_timeout: float, read_timeout: float
     ) -> None:
         try:
             import urllib3  # noqa: PLC0415  # optional
@@ -69,7 +62,7 @@ class HttpClient:
             msg = "http and https are read by urllib3: pip install 'threadloader[remote]'"
             raise ModuleNotFoundError(msg, name="urllib3") from None
         self._urllib3 = urllib3
-        self._headers: dict[str, str] = dict(options.get("headers") or {})
+        self._headers = dict(headers)
         if any(mark in text for pair in self._headers.items() for text in pair for mark in "\r\n"):
             msg = f"a header must be one line; look at those named {sorted(self._headers)}"
             raise ValueError(msg)

@@ -29,8 +29,6 @@ S3FS = {
     "anon": "skip_signature",
 }
 _PARTS = re.compile(rf"({'|'.join(SCHEMES)})://([^/?#:]+)/([^?#]+)")  # scheme, bucket, name
-_TOKEN = re.compile(r"\*\*/?|\*|\[[^]]+\]|[^*[]+|\[")
-_WILD = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*"}
 # Options that name an endpoint; so do variables of the environment, with a prefix.
 _ENDPOINT = re.compile("(aws_|azure_(storage_)?)?endpoint(_url)?(_s3)?", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -131,11 +129,12 @@ class ObstoreClient:
     def find(self, pattern: str) -> list[str]:
         """Return the URLs that a pattern matches."""
         import obstore  # noqa: PLC0415  # optional
+        from fsspec.utils import glob_translate  # noqa: PLC0415  # the same
 
         store, name = self._place(pattern)
         root = pattern.removesuffix(name)
         prefix = re.split(r"[*[]", name, maxsplit=1)[0].rpartition("/")[0]
-        matches = re.compile(_expression(name)).fullmatch
+        matches = re.compile(glob_translate(name)).match
         with _asking():
             lists = list(obstore.list(store, prefix))
         paths = (each["path"] for found in lists for each in found)
@@ -224,14 +223,3 @@ def _status(error: Exception) -> int | None:
     """Return HTTP's status that a message tells."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
-
-
-def _expression(pattern: str) -> str:
-    """Return a regular expression for names; only ``**`` matches slashes."""
-    return _TOKEN.sub(lambda found: _WILD.get(found[0]) or _literal(found[0]), pattern)
-
-
-def _literal(token: str) -> str:
-    if len(token) > 1 and token[0] == "[":  # "[!a]"
-        return re.sub(r"^\[!", "[^", token)
-    return re.escape(token)

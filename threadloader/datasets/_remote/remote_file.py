@@ -19,7 +19,7 @@ from threadloader._threads.waiting import Stop
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote.client import MIB, Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
-from threadloader.datasets._remote.http_client import HttpClient, understands
+from threadloader.datasets._remote.http_client import HttpClient
 from threadloader.datasets._remote.hub_urls import login, resolved
 from threadloader.datasets._remote.obstore_client import ObstoreClient
 from threadloader.datasets._remote.read_ahead import RANGE_BYTES, ReadAhead
@@ -111,12 +111,13 @@ class RemoteStore:
             ModuleNotFoundError: What reads it is not installed.
             ValueError: fsspec knows no such store, or an option is wrong.
         """
-        if url.startswith(("http://", "https://")) and understands(self._options):
-            self._http = self._http or HttpClient(self._options, *self._timeouts)
+        if url.startswith(("http://", "https://")) and self._options.keys() <= {"headers"}:
+            headers = self._options.get("headers") or {}
+            self._http = self._http or HttpClient(headers, *self._timeouts)
             return self._http, url
         if (address := resolved(url)) is not None and self._options.keys() <= {"token"}:
             headers = login(self._options.get("token"))
-            self._hub = self._hub or HttpClient({"headers": headers}, *self._timeouts)
+            self._hub = self._hub or HttpClient(headers, *self._timeouts)
             return self._hub, address
         return self.lister(url), url
 

@@ -9,7 +9,6 @@ Source: "full jitter" of Marc Brooker, Exponential Backoff And Jitter, AWS Archi
 from __future__ import annotations
 
 import random
-import re
 import ssl
 from dataclasses import dataclass
 from time import monotonic
@@ -37,7 +36,6 @@ PERMANENT = (
     PermissionError,
     ThreadLoaderError,
     ValueError,
-    re.error,  # a pattern
     ssl.CertificateError,
 )
 
