@@ -30,6 +30,9 @@ from threadloader._threads.waiting import Stop, stops_here, wait
 from threadloader.datasets._local_file import PARTIAL, Descriptor, made, write_whole
 from threadloader.errors import ClosedError
 
+if sys.platform != "win32":
+    import fcntl
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -98,10 +101,10 @@ class FolderCache:
             ClosedError: One of ``stops`` was set meanwhile.
         """
         path = self.folder / f"{_digest(name)[:2]}{LOCK}"
-        try:
-            file = None if self._given_up else made(path, "ab")
-        except OSError:  # the folder can't be written
-            file = None
+        file = None
+        if sys.platform != "win32" and not self._given_up:
+            with suppress(OSError):  # the folder can't be written
+                file = made(path, "ab")
         if file is None:
             yield
             return
@@ -111,7 +114,7 @@ class FolderCache:
                 yield
             finally:
                 if locked:  # closing is not enough: a forked child has the file, too
-                    _unlock(file.fileno())
+                    fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
     def write(self, name: str, content: bytes) -> None:
         """Keep a file, if that is possible; warn once if it is not."""
@@ -194,30 +197,9 @@ def _lock(number: int, stops: tuple[Stop, ...]) -> bool:
     return True
 
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock_now(number: int) -> bool:
-        try:
-            os.lseek(number, 0, os.SEEK_SET)
-            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
-        except PermissionError:  # another one has it
-            return False
-        return True
-
-    def _unlock(number: int) -> None:
-        os.lseek(number, 0, os.SEEK_SET)
-        msvcrt.locking(number, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock_now(number: int) -> bool:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another one has it
-            return False
-        return True
-
-    def _unlock(number: int) -> None:
-        fcntl.flock(number, fcntl.LOCK_UN)
+def _lock_now(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # another one has it
+        return False
+    return True
