@@ -16,6 +16,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
+from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
 from threadloader.datasets._shards.stream import ShardStream
@@ -181,13 +182,9 @@ def _parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) 
         DataError: It is no JSON.
         Exception: From the user's function, with a note on the place.
     """
-    try:
-        return parse(line.removesuffix(b"\n").removesuffix(b"\r"))
-    except Exception as error:
-        if parse is json.loads and isinstance(error, ValueError):
-            raise DataError(f"the line is no JSON: {error}", path, offset=offset) from error
-        error.add_note(f"while parsing a line of {path}, offset {offset:,}")
-        raise
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    damage = "the line is no JSON" if parse is json.loads else ""
+    return called(parse, line, "parsing a line", path, damage, {"offset": offset})
 
 
 def _compression_of(path: str) -> str:

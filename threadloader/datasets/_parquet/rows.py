@@ -17,6 +17,7 @@ from threadloader import _torch
 from threadloader._ranks.share import rank_and_world
 from threadloader.datasets._files import open_files
 from threadloader.datasets._parquet.batches import RowBatches
+from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.names import find_shards, told_shards
 from threadloader.errors import DataError
 
@@ -204,14 +205,9 @@ class ParquetRows(_torch.Dataset[Any]):
         if value is None:
             return None
         data = value["bytes"] if isinstance(value, Mapping) else value
-        try:
-            if data is None:
-                raise ValueError(f"its bytes are not in the file: {value}")
-            return function(data)
-        except Exception as error:
-            path, place = self._groups.place(row)
-            if name in self._own and isinstance(error, ValueError):
-                msg = f"{place}, column {name!r} can't be decoded: {error}"
-                raise DataError(msg, path) from error
-            error.add_note(f"while decoding {path}, {place}, column {name!r}")
-            raise
+        path, place = self._groups.place(row)
+        if data is None:
+            msg = f"{place}, column {name!r}: its bytes are not in the file: {value}"
+            raise DataError(msg, path)
+        damage = f"{place}, column {name!r} can't be decoded" if name in self._own else ""
+        return called(function, data, f"decoding {place}, column {name!r}", path, damage)

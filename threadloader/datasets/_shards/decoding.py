@@ -11,6 +11,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,40 +129,56 @@ def make_sample(
         made = {KEY: key, **dict(zip(chosen, values, strict=True))}
     if transform is None:
         return made
-    try:
-        return transform(made)
-    except StopIteration as error:
-        msg = f"the transform of sample {shortened(key)!r} of {path} raised StopIteration"
-        raise SampleError(msg) from error
-    except Exception as error:
-        error.add_note(f"in the transform of sample {shortened(key)!r} of {path}")
-        raise
+    return called(transform, made, f"the transform of sample {shortened(key)!r}", path)
 
 
 def _decoded(
     extension: str, member: SampleMember, path: str, functions: Mapping[str, Callable[[bytes], Any]]
 ) -> Any:
-    data = member.data
-    assert data is not None  # noqa: S101  # for the type checker: a field names this member
     found = _decoder(functions, extension)
     if found is None:
-        return data
+        return member.data
     name, function = found
-    place = f"{path}, member {shortened(member.name)!r}"
+    place = {"member": member.name, "offset": member.offset}
+    what = "it can't be decoded" if function is DECODERS.get(name) else ""
+    return called(function, member.data, f"decoding {shortened(member.name)!r}", path, what, place)
+
+
+def called(
+    function: Callable[[Any], Any],
+    value: Any,
+    doing: str,
+    path: str,
+    damage: str = "",
+    place: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """Return ``function(value)``; an error is the user's with a note, or says that data is damaged.
+
+    Args:
+        function: Of the user's, or of ours.
+        value: Its argument.
+        doing: What this is, in words.
+        path: Of the file that the value is from.
+        damage: What an error of our function means; empty for a function of the user's.
+        place: Of the value in the file: ``member`` and ``offset``.
+
+    Raises:
+        DataError: Our function raised an error.
+        SampleError: The function raised `StopIteration`, which would end a stream.
+        Exception: From the user's function.
+    """
     try:
-        return function(data)
-    except ImportError:
-        raise  # Pillow is not installed, say
+        return function(value)
     except StopIteration as error:
-        msg = f"decoding {place}, raised StopIteration"
+        msg = f"{doing}, of {path}, raised StopIteration"
         raise SampleError(msg) from error
     except Exception as error:
-        # A lack of memory is no fault of the member's.
-        if function is not DECODERS.get(name) or isinstance(error, MemoryError):
-            error.add_note(f"while decoding {place}, offset {member.offset:,}")
-            raise
-        msg = f"it can't be decoded: {error}"
-        raise DataError(msg, path, member=member.name, offset=member.offset) from error
+        # Pillow may not be installed, and a lack of memory is no fault of the data.
+        if damage and not isinstance(error, (ImportError, MemoryError)):
+            raise DataError(f"{damage}: {error}", path, **place) from error
+        at = f", offset {place['offset']:,}" if "offset" in place else ""
+        error.add_note(f"while {doing}, of {path}{at}")
+        raise
 
 
 def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, Any]:
