@@ -153,14 +153,22 @@ class Mixing:
         shares = zip(self.names, self.weights, strict=True)
         return ", ".join(f"{name} {weight / total:.2%}" for name, weight in shares)
 
-    def check_changing(self) -> None:
-        """Refuse to change the weights of a mixture that ends with its sources."""
+    def changed(self, changes: Changes, weights: Mapping[str, Any], at: int) -> Changes:
+        """Return changes of the weights with another one.
+
+        Raises:
+            TypeError: The position, or a weight, is no number.
+            ValueError: The mixture ends with its sources, the position is negative, or as
+                `checked_weights`.
+        """
         if self.stop != "repeat":
             msg = (
                 f"the end of a mixture with stop={self.stop!r} follows from its weights, so they "
                 "can't change: use stop='repeat'"
             )
             raise ValueError(msg)
+        at, to = checked_count("at", at), checked_weights(weights, self.names, self.lengths)
+        return tuple(sorted([*(change for change in changes if change[0] != at), (at, to)]))
 
     def state(self, epoch: int, changes: Changes) -> dict[str, Any]:
         """Return a state, JSON-able, in some 30 bytes for each source."""

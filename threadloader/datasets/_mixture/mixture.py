@@ -201,10 +201,8 @@ class Mixture:
             ValueError: A weight is negative or NaN, a name is unknown, all weights are 0, the
                 position was loaded already, or the mixture ends with its sources.
         """
-        plan, at = self._shared.plan, checked_count("at", at)
-        mixing = plan.mixing
-        mixing.check_changing()
-        changed = checked_weights(weights, self.names, mixing.lengths)
+        plan = self._shared.plan
+        changes = plan.mixing.changed(plan.changes, weights, at)
         if at <= self._shared.asked:
             msg = (
                 f"the weights can't change at position {at}: position {self._shared.asked} was "
@@ -212,11 +210,7 @@ class Mixture:
                 "far enough ahead, or set the weights before the first epoch"
             )
             raise ValueError(msg)
-        changes = tuple(change for change in plan.changes if change[0] < at)
-        if changes != plan.changes and plan.changes[-1][0] != at:
-            msg = f"the weights change at position {plan.changes[-1][0]}, which is after {at}"
-            raise ValueError(msg)
-        self._replan(Plan(mixing, plan.epoch, (*changes, (at, changed))))
+        self._replan(Plan(plan.mixing, plan.epoch, changes))
 
     def source_of(self, position: int) -> tuple[str, int]:
         """Return the name of the source at a position of this epoch, and the index in it."""

@@ -41,7 +41,7 @@ from threadloader.datasets._mixture.mixing import (
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
 from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
-from threadloader.errors import SampleError, StateError, checked_count
+from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -196,11 +196,7 @@ class MixtureStream(_torch.IterableDataset[Any]):
             ValueError: A weight is negative or NaN, a name is unknown, all weights are 0, or the
                 stream ends with its sources.
         """
-        mixing = self._mixing
-        mixing.check_changing()
-        at, changed = checked_count("at", at), checked_weights(weights, self.names, mixing.lengths)
-        others = [change for change in self._shared.changes if change[0] != at]
-        self._shared.changes = tuple(sorted([*others, (at, changed)]))
+        self._shared.changes = self._mixing.changed(self._shared.changes, weights, at)
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
