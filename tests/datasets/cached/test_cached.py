@@ -54,7 +54,7 @@ def test_a_sample_is_loaded_once_also_for_other_objects_and_copies(tmp_path: Pat
         assert all(equal(dataset[index], index) for index in range(SAMPLES))
     assert equal(dataset[np.int64(-1)], SAMPLES - 1)
     for index in (SAMPLES, -SAMPLES - 1):
-        with pytest.raises(IndexError, match="out of range for 20 samples"):
+        with pytest.raises(IndexError, match="out of range: there are 20 samples"):
             dataset[index]
     assert source.times == Counter(range(SAMPLES))
     other = Loaded()

@@ -7,7 +7,6 @@ some of the samples that are found are loaded again, and compared.  What is rand
 from __future__ import annotations
 
 import json
-import operator
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +19,7 @@ from threadloader._rng.streams import here
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
+from threadloader.datasets._shards.names import checked_index
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -138,11 +138,7 @@ class Cached(_torch.Dataset[Any]):
             IndexError: There is no such sample.
             TypeError: The sample has something in it that can't be kept.
         """
-        place = operator.index(index)
-        place += self._length if place < 0 else 0
-        if not 0 <= place < self._length:
-            msg = f"index {index} is out of range for {self._length:,} samples"
-            raise IndexError(msg)
+        place = checked_index(index, self._length, "samples")
         found = self._find(place)
         self._counts.add(found=found is not None)
         sample = self._loaded(place) if found is None else found[0]

@@ -6,7 +6,6 @@ needs no state, whoever asks for which positions, in whatever order.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
@@ -20,6 +19,7 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Plan
+from threadloader.datasets._shards.names import checked_index
 from threadloader.datasets._shards.sharding import Shared
 from threadloader.errors import checked_count
 
@@ -145,18 +145,9 @@ class Mixture:
         """Return the number of the source at a position, and the index in it."""
         number, first, stop, sources, indices = self._span
         if not first <= position < stop or number != self._shared.number:
-            position = self._checked(position)
+            position = checked_index(position, len(self), "samples")
             _, first, _, sources, indices = self._span = self._look_up(position)
         return sources[position - first], indices[position - first]
-
-    def _checked(self, position: int) -> int:
-        """Return a position from the beginning; a negative one counts from the end."""
-        length, asked = len(self), operator.index(position)
-        checked = asked + length if asked < 0 else asked
-        if not 0 <= checked < length:
-            msg = f"a mixture of {length} samples has none at {asked}"
-            raise IndexError(msg)
-        return checked
 
     def _look_up(self, position: int) -> _Span:
         """Return a span that has a position."""

@@ -56,6 +56,25 @@ def told_shards(shards: Sequence[str]) -> str:
     return f"{len(shards):,} shards, {shown_url(shards[0])} to {shown_url(shards[-1])}"
 
 
+def checked_index(index: int, length: int, what: str) -> int:
+    """Return an index from the beginning; a negative one counts from the end.
+
+    Args:
+        index: Of a sample.
+        length: Number of samples.
+        what: Samples in words, for the error.
+
+    Raises:
+        IndexError: There is no such sample.
+    """
+    number = operator.index(index)
+    number += length if number < 0 else 0
+    if not 0 <= number < length:
+        msg = f"index {index} is out of range: there are {length} {what}"
+        raise IndexError(msg)
+    return number
+
+
 def place_of(index: int, ends: NDArray[np.int64], what: str) -> tuple[int, int]:
     """Return the number of the file that has a sample, and the sample's row there.
 
@@ -67,11 +86,7 @@ def place_of(index: int, ends: NDArray[np.int64], what: str) -> tuple[int, int]:
     Raises:
         IndexError: There is no such sample.
     """
-    length, number = int(ends[-1]), operator.index(index)
-    number += length if number < 0 else 0
-    if not 0 <= number < length:
-        msg = f"index {index} is out of range: there are {length} {what}"
-        raise IndexError(msg)
+    number = checked_index(index, int(ends[-1]), what)
     file = int(ends.searchsorted(number, "right"))
     return file, number - (int(ends[file - 1]) if file else 0)
 
