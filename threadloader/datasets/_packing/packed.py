@@ -266,7 +266,9 @@ class _Pass:
             return False
         if self._drawn % _EVERY == 0 or not self._checkpoints:
             self._forget()
-            self._checkpoints.append(self._checkpoint())
+            checkpoint = self._checkpoint()
+            if checkpoint.states or not self._checkpoints:  # without, all is read again
+                self._checkpoints.append(checkpoint)
         try:
             sample = next(self._iterator)
         except StopIteration:
@@ -299,18 +301,25 @@ class _Pass:
 
     def _read_again(self, state: Mapping[str, Any]) -> None:
         """Find the rows that were open, or closed and not delivered."""
-        if not state["source"]:
-            self._read(state["at"], packed=False)
-        self._drawn = state["at"]
-        self._rows = OpenRows(self._features.length, self._window, state["free"])
-        self._checkpoints.clear()
-        start = _Checkpoint(self._drawn, 0, 0, list(state["free"]), dict(state["source"]))
-        self._checkpoints.append(start)
-        self._read(state["drawn"], packed=True)
-        rows = self._rows
-        for _ in range(state["rows"]):
-            if not rows.closed and not rows.close_first():
-                break
+        self._drawn, self._items, self._delivered = state["at"], 0, 0
+        self._rows = rows = OpenRows(self._features.length, self._window, state["free"])
+        states = dict(state["source"])
+        self._checkpoints = deque([_Checkpoint(self._drawn, 0, 0, rows.free, states)])
+        errors, stop = 0, self._drawn + state["drawn"]
+        while self._drawn < stop:
+            try:
+                self._add(next(self._iterator))
+            except StopIteration:
+                break  # what is missing is found out below
+            except Exception:
+                # It was raised before the state was saved, too.  A limit, lest it be for ever.
+                errors += 1
+                if errors > _MOST_ERRORS:
+                    raise
+            while rows.closed and self._delivered < state["rows"]:
+                rows.closed.popleft()
+                self._delivered += 1
+        while self._delivered < state["rows"] and rows.close_first():
             rows.closed.popleft()
             self._delivered += 1
         opened = rows.opened()
@@ -318,21 +327,3 @@ class _Pass:
             msg = "the source gives other samples than when the state was saved"
             raise StateError(msg)
         self._replay = None
-
-    def _read(self, samples: int, *, packed: bool) -> None:
-        """Read samples that were read before the state was saved."""
-        errors, stop = 0, self._drawn + samples
-        while self._drawn < stop:
-            try:
-                sample = next(self._iterator)
-                if packed:
-                    self._add(sample)
-                else:
-                    self._drawn += 1
-            except StopIteration:
-                return  # what is missing is found out afterwards
-            except Exception:
-                # It was raised before the state was saved, too.  A limit, lest it be for ever.
-                errors += 1
-                if errors > _MOST_ERRORS:
-                    raise
