@@ -225,8 +225,7 @@ def _starts(
         raise ValueError(msg)
     file.expect(file.stamp())  # another version of the file has other offsets
     build = partial(_built, file, pool)
-    starts: NDArray[np.int64]
-    starts = kept_index(file, path, folder, _VERSION, {"starts": "i8"}, build)["starts"]
+    starts: NDArray[np.int64] = kept_index(file, path, folder, _VERSION, build)["starts"]
     over = np.flatnonzero(np.diff(starts) > limit)
     if len(over):
         raise _too_long(file.path, int(starts[over[0]]), limit)

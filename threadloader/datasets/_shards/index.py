@@ -27,16 +27,8 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import File
 
 
-_VERSION = 5  # of the file
-_ARRAYS = {
-    "keys": "u1",
-    "key_ends": "i8",
-    "member_ends": "i8",
-    "offsets": "i8",
-    "sizes": "i8",
-    "kinds": "i4",
-}
-
+_VERSION = 6  # of the file
+_NUMBERS = ("key_ends", "member_ends", "offsets", "sizes", "kinds")
 # Bytes that are read at a time of a shard behind a URL; longer members are passed over.
 # Unmeasured, a choice: at 100 MB/s and 10 ms a request, they take as long as one.
 _HEADERS = 1 << 20
@@ -44,7 +36,7 @@ _HEADERS = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardIndex:
-    """The samples of one shard, in arrays: 20 bytes a member; 16 bytes and the key a sample.
+    """The samples of one shard, in arrays: 24 bytes a member; 16 bytes and the key a sample.
 
     Threads:
         all: shared; nothing is written.
@@ -57,7 +49,7 @@ class ShardIndex:
     member_ends: NDArray[np.int64]  # (samples,), among all members
     offsets: NDArray[np.int64]  # (members,), of the data in the shard
     sizes: NDArray[np.int64]  # (members,), bytes
-    kinds: NDArray[np.int32]  # (members,), positions in `extensions`
+    kinds: NDArray[np.int64]  # (members,), positions in `extensions`
 
     def __len__(self) -> int:
         return len(self.key_ends)
@@ -99,7 +91,7 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
     """
     stamp = file.stamp()  # taken first: if the shard changes meanwhile, the index is built again
     build = partial(build_index, file)
-    return ShardIndex(stamp, **kept_index(file, path, folder, _VERSION, _ARRAYS, build))
+    return ShardIndex(stamp, **kept_index(file, path, folder, _VERSION, build))
 
 
 def build_index(file: File) -> dict[str, Any]:
@@ -110,9 +102,8 @@ def build_index(file: File) -> dict[str, Any]:
             "random access needs a .tar"
         )
         raise ValueError(msg)
-    keys = bytearray()
-    found: dict[str, list[int]] = {name: [] for name in _ARRAYS if name != "keys"}
-    extensions: dict[str, int] = {}
+    keys, extensions = bytearray(), dict[str, int]()
+    found: dict[str, list[int]] = {name: [] for name in _NUMBERS}
     size = file.size()
     buffer = _HEADERS if is_url(file.path) else io.DEFAULT_BUFFER_SIZE
     with io.BufferedReader(SeekableFile(file.read_at, size), buffer) as stream:
@@ -125,5 +116,5 @@ def build_index(file: File) -> dict[str, Any]:
             keys += key.encode("utf-8", "surrogateescape")
             found["key_ends"].append(len(keys))
             found["member_ends"].append(len(found["offsets"]))
-    arrays = {name: np.array(values, _ARRAYS[name]) for name, values in found.items()}
+    arrays = {name: np.array(values, np.int64) for name, values in found.items()}
     return {"extensions": [*extensions], "keys": np.frombuffer(bytes(keys), np.uint8), **arrays}

@@ -24,7 +24,7 @@ from threadloader.datasets._shards.decoding import read_npz
 from threadloader.datasets._urls import is_url, unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from threadloader.datasets._files import File
 
@@ -34,7 +34,6 @@ def kept_index(
     path: str,
     folder: str | os.PathLike[str] | None,
     version: int,
-    kinds: Mapping[str, str],
     build: Callable[[], dict[str, Any]],
 ) -> dict[str, Any]:
     """Return a file's index: from its own file or, if there is none, built and kept there.
@@ -45,45 +44,41 @@ def kept_index(
         folder: Of the index's file; None for the file's own folder, or `cache_folder` for a URL
             and where that folder can't be written.  A URL has one index, however it is signed.
         version: Of the index's format.
-        kinds: The arrays of an index, and their types.
-        build: Returns the index: these arrays, and what JSON can hold.
+        build: Returns the index: arrays, and what JSON can hold.
     """
     told = {"version": version, "stamp": file.stamp()}
     places = _places(path, folder)
     for place in places:
-        found = _loaded(place, told, kinds)
+        found = _loaded(place, told)
         if found is not None:
             return found
     index = build()
     for place in places:
         with suppress(OSError):  # then the next place, or it is built again the next time
-            write_whole(place, _saved(index, told, kinds))
+            write_whole(place, _saved(index, told))
             break
     return index
 
 
-def _saved(index: dict[str, Any], told: dict[str, Any], kinds: Mapping[str, str]) -> bytes:
-    told = told | {name: value for name, value in index.items() if name not in kinds}
+def _saved(index: dict[str, Any], told: dict[str, Any]) -> bytes:
+    arrays: dict[str, Any]
+    arrays = {name: value for name, value in index.items() if isinstance(value, np.ndarray)}
+    told = told | {name: value for name, value in index.items() if name not in arrays}
     file = io.BytesIO()
-    arrays = {name: index[name] for name in kinds}
     np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
     return file.getvalue()
 
 
-def _loaded(
-    place: Path, expected: dict[str, Any], kinds: Mapping[str, str]
-) -> dict[str, Any] | None:
+def _loaded(place: Path, expected: dict[str, Any]) -> dict[str, Any] | None:
     """Return the index in a file; None if there is no file, or it is not in order."""
     try:
-        arrays = read_npz(place.read_bytes())
-        told: dict[str, Any] = json.loads(arrays["told"].tobytes())
+        arrays: dict[str, Any] = read_npz(place.read_bytes())
+        told: dict[str, Any] = json.loads(arrays.pop("told").tobytes())
         if any(told.pop(name) != value for name, value in expected.items()):
             return None
-        return told | {
-            name: arrays[name].astype(kind, casting="equiv") for name, kind in kinds.items()
-        }
     except Exception:  # noqa: BLE001  # there is none, or its bytes mean anything
         return None
+    return told | arrays
 
 
 def cache_folder() -> Path:
