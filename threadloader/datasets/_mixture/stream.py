@@ -10,7 +10,6 @@ dropped.
 
 from __future__ import annotations
 
-import copy
 import operator
 from functools import partial
 from itertools import islice
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._ranks.share import PROTOCOL, Part, asked, has_share, is_askable
+from threadloader._ranks.share import PROTOCOL, asked, has_share, is_askable
 from threadloader._resume import (
     begin,
     fresh_state,
@@ -40,12 +39,14 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
-from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
+from threadloader.datasets._shards.sharding import SharedStream, part_here
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Self
 
+    from threadloader._ranks.share import Part
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
 
@@ -56,7 +57,7 @@ _Fresh = dict[str, tuple[Any, Any]]
 _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
 
 
-class MixtureStream(_torch.IterableDataset[Any]):
+class MixtureStream(SharedStream):
     """A stream of samples of several datasets, each as often as its weight says.
 
     Each worker of each rank mixes its own part of every source, by the same weights.  Ranks are
@@ -97,13 +98,10 @@ class MixtureStream(_torch.IterableDataset[Any]):
         checked = checked_weights(weights, self.names, lengths)
         self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
-        ranks_here()  # raises at once what the first epoch would
-        # No epoch until `set_epoch` is called.
-        self._shared = Shared(epoch=None, changes=())
-        self._part: Part | None = None  # that was asked for, see `shard`
+        super().__init__(changes=())
         self._fresh: _Fresh = {}
 
-    def shard(self, rank: int, world_size: int, epoch: int) -> MixtureStream | None:
+    def shard(self, rank: int, world_size: int, epoch: int) -> Self | None:
         """Return a part of the mixture: the same mixture of a part of every source.
 
         A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
@@ -127,13 +125,10 @@ class MixtureStream(_torch.IterableDataset[Any]):
         if not all(map(is_askable, streams)):
             self._check_shares(world_size)
             return None
-        check_rank(rank, world_size)
         _put_back(self._fresh)
         # One for both: the sources are, too, and the next part finds what this one leaves.
         self._fresh = {}
-        twin = copy.copy(self)
-        vars(twin).update(_part=Part(rank, world_size, epoch), _fresh=self._fresh)
-        return twin
+        return super().shard(rank, world_size, epoch)
 
     def _check_shares(self, parts: int) -> None:
         """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
@@ -150,17 +145,16 @@ class MixtureStream(_torch.IterableDataset[Any]):
                 raise TypeError(msg)
 
     def __iter__(self) -> Iterator[Any]:
-        part, told = self._part, self._shared.epoch
-        if part is None:
-            part = part_here()
+        if self._part is None:
             # No reference to the last pass: its files are open as long as it lives.
             fresh, self._fresh = self._fresh, {}
             _put_back(fresh)
+        part = self._part_here()
         return MixturePass(
             self._mixing,
             self._with_source,
             part,
-            part.epoch if told is None else told,
+            part.epoch,
             self._shared.changes,
             partial(self._feeds, part, self._fresh),
         )

@@ -1,10 +1,12 @@
-"""Which part is read, by a worker of a rank; and what its copies of a dataset share."""
+"""Streams that are shared out: which part is read, in which epoch, and what copies share."""
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
+from threadloader import _torch
 from threadloader._ranks.share import Part, rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
@@ -23,19 +25,8 @@ def ranks_here() -> tuple[int, int]:
         ValueError: The environment tells one of them only, or a rank that is not below the number.
     """
     rank, world = rank_and_world()
-    check_rank(rank, world)
+    _check_rank(rank, world)
     return rank, world
-
-
-def check_rank(rank: int, world: int) -> None:
-    """Refuse a rank, or the number of a part, that is not below the number of all.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if not 0 <= rank < world:
-        msg = f"rank={rank} is none of world_size={world}"
-        raise ValueError(msg)
 
 
 def part_here() -> Part:
@@ -43,3 +34,54 @@ def part_here() -> Part:
     info: Any = get_worker_info()
     worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
     return Part.of(*ranks_here(), worker, workers, 0)
+
+
+class SharedStream(_torch.IterableDataset[Any]):
+    """A stream of which each replica reads a part, in an order that depends on the epoch.
+
+    Args:
+        shared: What all copies of the stream share.
+
+    Raises:
+        ValueError: The environment's ranks are none.
+    """
+
+    def __init__(self, **shared: Any) -> None:
+        ranks_here()  # raises at once what the first epoch would
+        # No epoch until `set_epoch` is called.
+        self._shared = Shared(epoch=None, **shared)
+        self._part: Part | None = None  # that was asked for, see `shard`
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which decides the order together with the seed."""
+        self._shared.epoch = epoch
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Self | None:
+        """Return a part of the stream.
+
+        A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
+        together with ``seed``.
+
+        Args:
+            rank: Of the part.
+            world_size: Number of parts.
+            epoch: Its number, from 0.
+
+        Raises:
+            ValueError: There is no such part.
+        """
+        _check_rank(rank, world_size)
+        twin = copy.copy(self)
+        twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
+        return twin
+
+    def _part_here(self) -> Part:
+        """Return the part that is read next, with the epoch that decides its order."""
+        part, told = self._part or part_here(), self._shared.epoch
+        return part if told is None else part._replace(epoch=told)
+
+
+def _check_rank(rank: int, world: int) -> None:
+    if not 0 <= rank < world:
+        msg = f"rank={rank} is none of world_size={world}"
+        raise ValueError(msg)

@@ -11,25 +11,23 @@ from a buffer of numbers, finds which samples to read again.
 
 from __future__ import annotations
 
-import copy
 import operator
 import random
 import re
 import zlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from threadloader import _torch
-from threadloader._ranks.share import Part
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
+from threadloader.datasets._shards.sharding import SharedStream, ranks_here
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
-    from typing import Self
+
+    from threadloader._ranks.share import Part
 
 
 T = TypeVar("T")
@@ -37,7 +35,7 @@ T = TypeVar("T")
 _VERSION = 3  # of a pass's state
 
 
-class ShardStream(_torch.IterableDataset[Any], Generic[T]):
+class ShardStream(SharedStream, Generic[T]):
     """Samples of shards, one after the other, shuffled in a buffer; `TarStream` says the rest.
 
     Args:
@@ -60,11 +58,8 @@ class ShardStream(_torch.IterableDataset[Any], Generic[T]):
         self.shards = find_shards(pattern, **options)
         self.shuffle = int(shuffle)
         self.seed = seed
-        ranks_here()  # raises at once what the first epoch would
-        # No epoch until `set_epoch` is called.
-        self._shared = Shared(files=open_files(self.shards, **options), epoch=None)
+        super().__init__(files=open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
-        self._part: Part | None = None  # that was asked for, see `shard`
 
     def read_shard(self, number: int) -> Iterator[T]:
         """Yield the samples of a shard, not decoded.
@@ -94,45 +89,19 @@ class ShardStream(_torch.IterableDataset[Any], Generic[T]):
         order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
         return f"{type(self).__name__}: {told_shards(self.shards)}{order}"
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which decides the order together with the seed."""
-        self._shared.epoch = epoch
-
-    def shard(self, rank: int, world_size: int, epoch: int) -> Self:
-        """Return the part of the stream with each ``world_size``-th shard, from number ``rank`` on.
-
-        A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
-        together with ``seed``.
-
-        Args:
-            rank: Of the part.
-            world_size: Number of parts; with more of them than shards some have no sample.
-            epoch: Its number, from 0.
-
-        Raises:
-            ValueError: There is no such part.
-        """
-        check_rank(rank, world_size)
-        twin = copy.copy(self)
-        twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
-        return twin
-
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass over the shards of the calling worker; see `StreamPass`.
 
         Raises:
             ValueError: There are fewer shards than ranks.
         """
-        part = self._part
-        if part is None:
-            world = ranks_here()[1]
-            if len(self.shards) < world:
-                msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
-                raise ValueError(msg)
-            part = part_here()
+        world = ranks_here()[1]
+        if self._part is None and len(self.shards) < world:
+            msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
+            raise ValueError(msg)
+        part = self._part_here()
         if self.seed is not None:
-            told = self._shared.epoch
-            return StreamPass(self, part, self.seed, part.epoch if told is None else told)
+            return StreamPass(self, part, self.seed, part.epoch)
         seed = pass_seed_here()
         if seed is None:
             self._passes += 1  # torch's persistent workers have one seed for all epochs
