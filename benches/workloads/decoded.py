@@ -9,8 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 from benches.workloads.photo_files import photo_files
-from threadloader.datasets._images.decode import decode_image
-from threadloader.datasets._images.jpeg_decoders import installed_decoders
+from threadloader.datasets._images.decode import decode_image, installed_decoders
 
 if TYPE_CHECKING:
     import numpy as np

@@ -60,7 +60,7 @@ def examine() -> dict[str, Any]:
     """
     decoders: list[str] = []
     if find_spec("PIL") is not None:  # first: importing decoders may do so, too
-        from threadloader.datasets._images.jpeg_decoders import installed_decoders
+        from threadloader.datasets._images.decode import installed_decoders
 
         decoders = [decoder.name for decoder in installed_decoders()]
     from threadloader import _torch

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from photographs import encoded, every_format, photograph, png16
 from PIL import Image, ImageFile, ImageOps
 
-from threadloader.datasets._images.decode import decode_image
-from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_decoders
+from threadloader.datasets._images.decode import decode_image, find_decoder, installed_decoders
 from threadloader.datasets._images.pillow import NAME
 
 # Grey levels of 256.  Wheels of all decoders have libjpeg-turbo, and not one level of difference
@@ -260,7 +259,7 @@ def test_a_decoder_that_is_not_there_is_an_error_that_says_so() -> None:
         find_decoder(other)
     _, told, complaint = run_child(
         "import sys; sys.modules['simplejpeg'] = sys.modules['leanjpeg_simple'] = None\n"
-        "from threadloader.datasets._images.jpeg_decoders import find_decoder\n"
+        "from threadloader.datasets._images.decode import find_decoder\n"
         "print(find_decoder().name)\n"
         "find_decoder('leanjpeg-simple')"
     )

@@ -20,8 +20,7 @@ from photographs import every_format
 from support.damage import DAMAGES, Damage
 
 from threadloader.datasets import ImageFolder
-from threadloader.datasets._images.decode import decode_image
-from threadloader.datasets._images.jpeg_decoders import installed_decoders
+from threadloader.datasets._images.decode import decode_image, installed_decoders
 from threadloader.datasets._images.pillow import NAME
 from threadloader.errors import DataError
 

@@ -3,16 +3,25 @@
 Pillow reads each header and decides what the picture means.  A faster decoder may give the pixels
 of a plain JPEG, which take most of the time; what it refuses, Pillow decodes or refuses.  So all
 decoders give the same picture, bit for bit if they have the same libjpeg-turbo.
+
+The fast ones are wrappers of libjpeg-turbo with one API.  leanjpeg-simple is a fork of simplejpeg
+for Python 3.13 and later that runs without the GIL.  simplejpeg would switch the GIL back on for
+the whole process, so a free-threaded build never imports it.
+
+Source: https://github.com/jfolz/simplejpeg, https://github.com/vxlk/leanjpeg
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sysconfig
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from threadloader.datasets._images.jpeg_decoders import find_decoder
 from threadloader.datasets._images.pillow import (
     NAME,
     Picture,
@@ -21,9 +30,10 @@ from threadloader.datasets._images.pillow import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
-    from threadloader.datasets._images.jpeg_decoders import Decoder
     from threadloader.datasets._images.pillow import Pixels
 
 
@@ -36,6 +46,75 @@ MAX_PIXELS = 89_478_485
 # target.  The resize filter makes the last reduction, so pictures look alike.
 # Source: `reducing_gap` of Pillow's Image.thumbnail, with its default.
 GAP = 2.0
+
+
+# Distribution and module, the fastest first.
+FAST = (("leanjpeg-simple", "leanjpeg_simple"), ("simplejpeg", "simplejpeg"))
+NEEDS_GIL = {"simplejpeg"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder of images.
+
+    Args:
+        name: Of the distribution: ``"leanjpeg-simple"``, ``"simplejpeg"``, ``"pillow-simd"`` or
+            ``"pillow"``.
+        decode_jpeg: Decodes plain JPEGs: takes the bytes, ``"RGB"``, and ``min_height=`` and
+            ``min_width=``, at the smallest of libjpeg-turbo's scales that reaches them.  None if
+            Pillow decodes them as it does everything else.
+
+    Threads:
+        all: shared.
+    """
+
+    name: str
+    decode_jpeg: Callable[..., Any] | None = None
+
+
+@functools.cache
+def find_decoder(name: str = "auto") -> Decoder:
+    """Return the decoder of a name, or the fastest that is installed.
+
+    Raises:
+        ModuleNotFoundError: The decoder is not installed.
+        ValueError: There is no such decoder, or it would switch the GIL back on.
+    """
+    if name == "auto":
+        return installed_decoders()[0]
+    if name in {"pillow", "pillow-simd"}:
+        if name != NAME:
+            msg = f"decoder={name!r} is not installed: PIL is {NAME}"
+            raise ModuleNotFoundError(msg, name="PIL")
+        return Decoder(name)
+    modules = dict(FAST)
+    if name not in modules:
+        names = ", ".join(map(repr, ("auto", *modules, "pillow-simd", "pillow")))
+        raise ValueError(f"decoder={name!r} is none of {names}")
+    if name in NEEDS_GIL and sysconfig.get_config_var("Py_GIL_DISABLED"):
+        msg = f"decoder={name!r} would switch the GIL back on: use leanjpeg-simple"
+        raise ValueError(msg)
+    try:
+        module = importlib.import_module(modules[name])
+    except ModuleNotFoundError as error:
+        error.add_note(f"decoder={name!r}: pip install {name}")
+        raise
+    if hasattr(module, "set_handle_pool_size"):
+        # leanjpeg-simple 0.1.0 keeps the tables of the last image in a handle that it uses again.
+        # A damaged image without tables would be decoded with them, to a wrong picture.
+        module.set_handle_pool_size(0)
+    return Decoder(name, module.decode_jpeg)
+
+
+def installed_decoders() -> tuple[Decoder, ...]:
+    """Return the decoders that this interpreter can use, the fastest first."""
+    found = []
+    for name, _ in FAST:
+        try:
+            found.append(find_decoder(name))
+        except (ImportError, ValueError):  # missing, broken, or not for this build
+            continue
+    return (*found, Decoder(NAME))
 
 
 def decode_image(

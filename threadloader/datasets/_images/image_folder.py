@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode_image
-from threadloader.datasets._images.jpeg_decoders import find_decoder
+from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode_image, find_decoder
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
