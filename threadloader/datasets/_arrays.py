@@ -31,20 +31,17 @@ class ArrayDataset(_torch.Dataset[Any]):
 
     def __init__(self, *arrays: Any) -> None:
         one = arrays[0] if len(arrays) == 1 else None
-        self._keys = tuple(one) if isinstance(one, Mapping) else None
+        named = dict(one) if isinstance(one, Mapping) else dict(enumerate(arrays))
+        self._keys = tuple(named) if isinstance(one, Mapping) else None
         self._single = one is not None and self._keys is None
-        parts: Sequence[Any] = tuple(one.values()) if isinstance(one, Mapping) else arrays
+        parts: Sequence[Any] = tuple(named.values())
         if not parts:
             msg = "ArrayDataset needs at least one array"
             raise ValueError(msg)
-        for number, part in enumerate(parts):
+        for name, part in named.items():
             if not getattr(part, "shape", None):
-                name = number if self._keys is None else repr(self._keys[number])
-                advice = (
-                    "np.asarray makes one of a list" if isinstance(part, list) else "it needs one"
-                )
-                kind = type(part).__name__
-                msg = f"array {name} is a {kind} without a first dimension: {advice}"
+                kind = f"a {type(part).__name__} without a first dimension"
+                msg = f"array {name!r} is {kind}: np.asarray makes an array of a list"
                 raise TypeError(msg)
         lengths = [len(part) for part in parts]
         if len(set(lengths)) > 1:
