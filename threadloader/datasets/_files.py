@@ -13,7 +13,7 @@ from threadloader.datasets._local_file import LocalFile, Shelf
 from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class File(Protocol):
@@ -83,3 +83,37 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
         remote_file.RemoteFile(os.fspath(path), store) if is_url(path) else LocalFile(path)
         for path in paths
     ]
+
+
+def read_spans(
+    file: File, spans: Iterable[tuple[int, int]], gap: int
+) -> Callable[[int, int], bytes]:
+    """Read some spans of a file now, in few reads; return what has them, and reads all else.
+
+    Args:
+        file: The file.
+        spans: Where each begins and ends.
+        gap: Bytes between two of them that are read, too, to save a read.
+
+    Returns:
+        As `File.read_at`.
+
+    Raises:
+        DataError: As `File.read_at`.
+        OSError: The same.
+    """
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if joined and begin - joined[-1][1] <= gap:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    found = [(begin, file.read_at(begin, end - begin)) for begin, end in joined]
+
+    def read_at(offset: int, nbytes: int) -> bytes:
+        for begin, data in found:
+            if begin <= offset and offset + nbytes <= begin + len(data):
+                return data[offset - begin : offset - begin + nbytes]
+        return file.read_at(offset, nbytes)
+
+    return read_at

@@ -395,11 +395,11 @@ def load(mixed: Any, state: Any) -> Any:
 @pytest.mark.parametrize(
     ("lengths", "options", "told"),
     [
-        ((500, 300, 21), {}, r"'c': \[0.5, 20\].* and are .*'c': \[0.5, 21\]"),
+        ((500, 300, 21), {}, r"'c': \[0.5, 20\].* and is .*'c': \[0.5, 21\]"),
         ((500, 300, 20), {"seed": 1}, "seed was 0 and is 1"),
-        ((500, 300, 20), {"weights": (3, 2, 0.5)}, r"'b': \[1, .*, and are .*'b': \[2, "),
-        ((500, 300), {}, r"were {.*'c': .*}, and are {'a': [^c]*} "),
-        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, r"and are {.*'d': \[1, .* weight of 0"),
+        ((500, 300, 20), {"weights": (3, 2, 0.5)}, r"'b': \[1, .* and is .*'b': \[2, "),
+        ((500, 300), {}, r"was {.*'c': .*} and is {'a': [^c]*} "),
+        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, r"and is {.*'d': \[1, .* weight of 0"),
     ],
 )
 def test_the_state_of_another_mixture_is_refused(

@@ -175,8 +175,7 @@ class Mixing:
         return {
             "mixture": _VERSION,
             "epoch": epoch,
-            **{name: getattr(self, name) for name in _SETTINGS},
-            "sources": self._sources(),
+            **self._identity(self.names),
             "changes": [[at, dict(zip(self.names, each, strict=True))] for at, each in changes],
         }
 
@@ -193,7 +192,14 @@ class Mixing:
             raise StateError(msg)
         none = dict.fromkeys(self.names, 0)
         try:
-            different = self._different(state)
+            sources = state["sources"]
+            weighted = zip(self.names, self.weights, strict=True)
+            known = [name for name, weight in weighted if name in sources or weight]
+            different = [
+                f"{name} was {state[name]!r} and is {value!r}"
+                for name, value in self._identity(known).items()
+                if state[name] != value
+            ]
             epoch = checked_count("epoch", state["epoch"])
             changes = [] if different else state["changes"]
             saved = tuple((int(at), checked_weights(none | to, self.names)) for at, to in changes)
@@ -201,7 +207,10 @@ class Mixing:
             msg = f"the state of the mixture is incomplete or changed: {error!r}"
             raise StateError(msg) from None
         if different:
-            msg = f"the state is that of another mixture: {'; '.join(different)}"
+            msg = (
+                f"the state is that of another mixture: {'; '.join(different)} (a new source "
+                "begins with a weight of 0; weights change by set_weights(), at a position)"
+            )
             raise StateError(msg)
         last = saved[-1][0] if saved else -1
         for change in own:
@@ -213,25 +222,11 @@ class Mixing:
                 raise StateError(msg)
         return epoch, saved + tuple(change for change in own if change[0] > last)
 
-    def _sources(self) -> dict[str, list[float | None]]:
-        """Return weight and length of each source, by name."""
-        pairs = zip(self.weights, self.lengths, strict=True)
-        return {name: list(pair) for name, pair in zip(self.names, pairs, strict=True)}
-
-    def _different(self, state: Mapping[str, Any]) -> list[str]:
-        """Return what is another in a state than here."""
-        different = [
-            f"{name} was {state[name]!r} and is {getattr(self, name)!r}"
-            for name in _SETTINGS
-            if state[name] != getattr(self, name)
-        ]
-        before, now = state["sources"], self._sources()
-        if before != {name: pair for name, pair in now.items() if name in before or pair[0]}:
-            different.append(
-                f"the sources, with weights and lengths, were {before}, and are {now} (give a new "
-                "one a weight of 0; weights change by set_weights(), at a position)"
-            )
-        return different
+    def _identity(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the settings, with weight and length of some sources."""
+        pairs = zip(self.names, zip(self.weights, self.lengths, strict=True), strict=True)
+        sources = {name: list(pair) for name, pair in pairs if name in names}
+        return {**{name: getattr(self, name) for name in _SETTINGS}, "sources": sources}
 
 
 def tell_epoch(datasets: Iterable[Any], epoch: int) -> int:

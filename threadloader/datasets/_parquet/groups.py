@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from threadloader.datasets._files import read_spans
 from threadloader.datasets._local_file import SeekableFile
 from threadloader.datasets._parquet.columns import column_of
 from threadloader.datasets._urls import is_url
@@ -151,30 +152,16 @@ class RowGroups:
         file = self.files[index]
         if not is_url(file.path):
             return file.read_at
-        ranges = _ranges(self._footers[index].row_group(group), set(self.columns))
-        found = [(begin, file.read_at(begin, end - begin)) for begin, end in ranges]
-
-        def read_at(offset: int, nbytes: int) -> Any:
-            for begin, data in found:
-                if begin <= offset and offset + nbytes <= begin + len(data):
-                    return memoryview(data)[offset - begin :][:nbytes]
-            return file.read_at(offset, nbytes)
-
-        return read_at
+        told = self._footers[index].row_group(group)
+        chunks = map(told.column, range(told.num_columns))
+        wanted = [each for each in chunks if each.path_in_schema.partition(".")[0] in self.columns]
+        return read_spans(file, map(_span, wanted), _GAP)
 
 
-def _ranges(group: Any, columns: set[str]) -> list[tuple[int, int]]:
-    """Return where a row group has some columns: ranges with little between them, as offsets."""
-    found: list[tuple[int, int]] = []
-    for chunk in map(group.column, range(group.num_columns)):
-        if chunk.path_in_schema.partition(".")[0] in columns:
-            begin = chunk.dictionary_page_offset or chunk.data_page_offset
-            end = begin + chunk.total_compressed_size
-            if found and 0 <= begin - found[-1][1] <= _GAP:
-                found[-1] = found[-1][0], end
-            else:
-                found.append((begin, end))
-    return found
+def _span(chunk: Any) -> tuple[int, int]:
+    """Return where a column of a row group begins and ends."""
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    return begin, begin + chunk.total_compressed_size
 
 
 def _source(file: File, read_at: Callable[[int, int], Any]) -> Any:

@@ -14,13 +14,12 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._tuning.machine import usable_cores
-from threadloader.datasets._files import open_files
+from threadloader.datasets._files import open_files, read_spans
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
 from threadloader.datasets._shards.stream import ShardStream
 from threadloader.datasets._tar import (
-    BLOCK,
     SAMPLE_LIMIT,
     RawSample,
     TarReader,
@@ -126,22 +125,11 @@ class TarShards(_torch.Dataset[Any]):
 
 
 def _read(file: File, members: Mapping[str, SampleMember]) -> dict[str, SampleMember]:
-    """Return members with their data, by one read if they are close to each other."""
-    if not members:
-        return {}
-    start = min(member.offset for member in members.values())
-    stop = max(member.offset + member.size for member in members.values())
-    needed = sum(member.size + BLOCK for member in members.values())
-    if stop - start > needed + _GAP:
-        return {
-            extension: member._replace(data=file.read_at(member.offset, member.size))
-            for extension, member in members.items()
-        }
-    data = file.read_at(start, stop - start)
+    """Return members with their data."""
+    spans = [(member.offset, member.offset + member.size) for member in members.values()]
+    read_at = read_spans(file, spans, _GAP)
     return {
-        extension: member._replace(
-            data=data[member.offset - start : member.offset - start + member.size]
-        )
+        extension: member._replace(data=read_at(member.offset, member.size))
         for extension, member in members.items()
     }
 
