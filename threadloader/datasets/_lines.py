@@ -20,7 +20,7 @@ from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.kept import kept_index
 from threadloader.datasets._shards.names import find_shards, place_of, told_shards
 from threadloader.datasets._shards.stream import ShardStream
-from threadloader.datasets._tar import open_unpacked
+from threadloader.datasets._tar import compression_of, name_of, open_unpacked
 from threadloader.datasets._urls import shown_url
 from threadloader.errors import DataError
 
@@ -37,7 +37,7 @@ LIMIT = 16 << 20  # bytes of a line
 _BLOCK = 4 << 20  # bytes that are searched at a time, by each thread
 _VERSION = 2  # of the index
 _NEWLINE = 10
-_NOT_READ = {"bz2", "lz4", "xz", "zip"}  # which would be lines of nonsense
+_NOT_READ = (".bz2", ".lz4", ".xz", ".zip")  # which would be lines of nonsense
 
 
 class Lines(_torch.Dataset[Any]):
@@ -81,7 +81,17 @@ class Lines(_torch.Dataset[Any]):
         self._starts: list[NDArray[np.int64]] = []
         with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
             for file, path in zip(self._files, self.files, strict=True):
-                self._starts.append(_starts(file, path, index_folder, limit, pool))
+                _check_ending(path)
+                if compression_of(path):
+                    told = "unpack it for random access, or read it by LineStream"
+                    raise ValueError(f"{file.path} is compressed: {told}")
+                file.expect(file.stamp())  # another version of the file has other offsets
+                build = partial(_built, file, pool)
+                starts = kept_index(file, path, index_folder, _VERSION, build)["starts"]
+                over = np.flatnonzero(np.diff(starts) > limit)
+                if len(over):
+                    raise _too_long(file.path, int(starts[over[0]]), limit)
+                self._starts.append(starts)
         self._ends = np.array(list(accumulate(len(each) - 1 for each in self._starts)), np.int64)
 
     def __len__(self) -> int:
@@ -147,15 +157,14 @@ class LineStream(ShardStream[tuple[int, bytes]]):
         _check_limit(limit)
         super().__init__(pattern, shuffle, seed, options)
         for path in self.shards:
-            _compression_of(path)  # raises at once what the first epoch would
+            _check_ending(path)  # raises at once what the first epoch would
         self.parse = parse
         self.limit = limit
 
     def read_shard(self, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a file, each with its offset in the unpacked file."""
         path, offset = self.path_of(number), 0
-        compression = _compression_of(self.shards[number])
-        with open_unpacked(self._shared.files[number], compression) as unpacked:
+        with open_unpacked(self._shared.files[number]) as unpacked:
             while True:
                 try:
                     line = unpacked.stream.readline(self.limit + 1)
@@ -187,18 +196,10 @@ def _parsed(parse: Callable[[bytes], Any], line: bytes, path: str, offset: int) 
     return called(parse, line, "parsing a line", path, damage, {"offset": offset})
 
 
-def _compression_of(path: str) -> str:
-    """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending.
-
-    Raises:
-        ValueError: The file is compressed in another way.
-    """
-    ending = path.lower().partition("?")[0].rpartition(".")[2]
-    if ending in _NOT_READ:
-        raise ValueError(
-            f"{shown_url(path)}: of compressed text .gz and .zst are read, and no .{ending}"
-        )
-    return {"gz": "gzip", "zst": "zstd"}.get(ending, "")
+def _check_ending(path: str) -> None:
+    """Refuse a file that is compressed in another way than those that are read."""
+    if name_of(path).endswith(_NOT_READ):
+        raise ValueError(f"{shown_url(path)}: of compressed text .gz and .zst are read")
 
 
 def _check_limit(limit: int) -> None:
@@ -210,26 +211,6 @@ def _check_limit(limit: int) -> None:
 def _too_long(path: str, offset: int, limit: int) -> DataError:
     """Return the error for a line beyond the limit."""
     return DataError(f"the line has more than {limit:,} bytes", path, offset=offset)
-
-
-def _starts(
-    file: File,
-    path: str,
-    folder: str | os.PathLike[str] | None,
-    limit: int,
-    pool: ThreadPoolExecutor,
-) -> NDArray[np.int64]:
-    """Return where the lines of a file begin, and its end."""
-    if _compression_of(path):
-        msg = f"{file.path} is compressed: unpack it for random access, or read it by LineStream"
-        raise ValueError(msg)
-    file.expect(file.stamp())  # another version of the file has other offsets
-    build = partial(_built, file, pool)
-    starts: NDArray[np.int64] = kept_index(file, path, folder, _VERSION, build)["starts"]
-    over = np.flatnonzero(np.diff(starts) > limit)
-    if len(over):
-        raise _too_long(file.path, int(starts[over[0]]), limit)
-    return starts
 
 
 def _built(file: File, pool: ThreadPoolExecutor) -> dict[str, NDArray[np.int64]]:

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import os
+import re
 import zlib
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +35,6 @@ from threadloader.errors import DataError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
-    from contextlib import AbstractContextManager
 
     from threadloader.datasets._files import File
 
@@ -60,13 +61,8 @@ _CHARACTER = 4  # bytes of memory that one takes at most
 _MOST_KEYS = 1 << 20  # of one shard that are remembered, to find a key that comes twice
 
 
-_COMPRESSIONS = {
-    ".tar": "",
-    ".tar.gz": "gzip",
-    ".tgz": "gzip",
-    ".tar.zst": "zstd",
-    ".tzst": "zstd",
-}
+_PACKED = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".tzst": "zstd"}
+_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,43 +74,32 @@ class Archive:
     damage: tuple[type[Exception], ...]  # errors of the stream where the file is damaged
 
 
+def name_of(path: str) -> str:
+    """Return a path in lower case, a URL without query and fragment; its end is the file's."""
+    return path.lower() if not is_url(path) else re.split("[?#]", path.lower())[0]
+
+
 def compression_of(path: str) -> str:
-    """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending.
-
-    Raises:
-        ValueError: The name has no ending of an archive.
-    """
-    name = path.lower()
-    if is_url(name):
-        name = name.partition("?")[0].partition("#")[0]
-    for ending, compression in _COMPRESSIONS.items():
-        if name.endswith(ending):
-            return compression
-    msg = f"{shown_url(path)} is no shard: its name ends with none of {', '.join(_COMPRESSIONS)}"
-    raise ValueError(msg)
+    """Return ``""``, ``"gzip"`` or ``"zstd"``, by the name's ending."""
+    return _PACKED.get(os.path.splitext(name_of(path))[1], "")  # noqa: PTH122  # of a URL, too
 
 
-def open_archive(file: File) -> AbstractContextManager[Archive]:
-    """Open a shard for one pass, and close it; see `open_unpacked`.
-
-    Raises:
-        ValueError: Its name has no ending of an archive.
-    """
-    return open_unpacked(file, compression_of(file.path))
+def check_archive(path: str) -> None:
+    """Refuse a shard whose name has no ending of an archive."""
+    if not name_of(path).endswith(_ENDINGS):
+        msg = f"{shown_url(path)} is no shard: its name ends with none of {', '.join(_ENDINGS)}"
+        raise ValueError(msg)
 
 
 @contextmanager
-def open_unpacked(file: File, compression: str) -> Iterator[Archive]:
+def open_unpacked(file: File) -> Iterator[Archive]:
     """Open a file for one pass, and close it.
-
-    Args:
-        file: The file.
-        compression: ``""``, ``"gzip"`` or ``"zstd"``.
 
     Raises:
         ModuleNotFoundError: It is compressed by zstd, and no library for that is installed.
         OSError: It can't be opened.
     """
+    compression = compression_of(file.path)
     with file.open() as raw:
         if not compression:
             yield Archive(raw, file.size(), ())

@@ -15,7 +15,13 @@ import numpy as np
 
 from threadloader.datasets._local_file import SeekableFile
 from threadloader.datasets._shards.kept import kept_index
-from threadloader.datasets._tar import Archive, SampleMember, TarReader, compression_of
+from threadloader.datasets._tar import (
+    Archive,
+    SampleMember,
+    TarReader,
+    check_archive,
+    compression_of,
+)
 from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
@@ -96,6 +102,7 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
 
 def build_index(file: File) -> dict[str, Any]:
     """Return the index of a shard, by one pass over its headers: see `ShardIndex`."""
+    check_archive(file.path)
     if compression_of(file.path):
         msg = (
             f"{file.path} is compressed: its samples come one after the other, by TarStream; "

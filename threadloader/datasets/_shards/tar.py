@@ -23,8 +23,8 @@ from threadloader.datasets._tar import (
     SAMPLE_LIMIT,
     RawSample,
     TarReader,
-    compression_of,
-    open_archive,
+    check_archive,
+    open_unpacked,
 )
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class TarStream(ShardStream[RawSample]):
     ) -> None:
         super().__init__(pattern, shuffle, seed, options)
         for path in self.shards:
-            compression_of(path)  # raises at once what the first epoch would
+            check_archive(path)  # raises at once what the first epoch would
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
         self.decoders = decoders(decode)
@@ -191,7 +191,7 @@ class TarStream(ShardStream[RawSample]):
     def read_shard(self, number: int) -> Iterator[RawSample]:
         """Yield the samples of a shard, with the data of the members that fields name."""
         file: File = self._shared.files[number]
-        with open_archive(file) as archive:
+        with open_unpacked(file) as archive:
             reader = TarReader(archive, file.path, self.sample_limit)
             yield from reader.samples(self.fields.wanted)
 
