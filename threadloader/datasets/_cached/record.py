@@ -24,7 +24,7 @@ from threadloader import _torch
 
 _HEAD = struct.Struct("<4sI")  # magic, checksum of all after it
 _BODY = struct.Struct("<QQ")  # index, bytes of JSON
-_MAGIC = b"tls2"
+_MAGIC = b"tls3"
 _PLAIN = (bool, int, float, str, type(None))
 _KINDS = "biufcSUmM"  # of dtypes
 _DTYPE = re.compile(rf"[<>|][{_KINDS}][1-9]\d{{0,8}}(\[([1-9]\d*)?[a-zA-Z]+\])?")
@@ -91,16 +91,9 @@ def _described(value: Any, place: str, parts: list[bytes]) -> Any:
         entries = [_described(part, f"{place}[{at}]", parts) for at, part in enumerate(value)]
         return [kind.__name__, *entries]
     if kind is dict:
-        return [
-            "dict",
-            *(
-                [
-                    _described(key, f"a key of {place}", parts),
-                    _described(part, f"{place}[{key!r}]", parts),
-                ]
-                for key, part in value.items()
-            ),
-        ]
+        keys = [_described(key, f"a key of {place}", parts) for key in value]
+        values = [_described(part, f"{place}[{key!r}]", parts) for key, part in value.items()]
+        return ["dict", keys, values]
     described = _described_bytes(value, parts)
     if described is None:
         msg = (
@@ -141,7 +134,8 @@ def _made(described: Any, data: _Bytes) -> Any:
         made = [_made(value, data) for value in values]
         return tuple(made) if name == "tuple" else made
     if name == "dict":
-        return {_made(key, data): _made(value, data) for key, value in values}
+        keys, parts = ([_made(each, data) for each in some] for some in values)
+        return dict(zip(keys, parts, strict=True))
     if name == "bytes":
         return bytes(data.take(*values))
     if name == "image":
