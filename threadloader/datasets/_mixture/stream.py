@@ -39,8 +39,9 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
+from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.sharding import SharedStream, part_here
-from threadloader.errors import SampleError, StateError
+from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -482,11 +483,8 @@ class _SampleFeed:
             self._indices = iter(indices.tolist())
             index = next(self._indices)
         self._turn += self._step
-        try:
-            return self._source[index]
-        except StopIteration as error:  # which would look like the end of the source
-            msg = f"sample {index} of the mixture's source {self._name!r} raised StopIteration"
-            raise SampleError(msg) from error
+        source = f"the mixture's source {self._name!r}"
+        return called(self._source.__getitem__, index, f"reading sample {index}", source)
 
     def begin_again(self) -> None:
         """Begin another pass."""

@@ -129,7 +129,7 @@ def make_sample(
         made = {KEY: key, **dict(zip(chosen, values, strict=True))}
     if transform is None:
         return made
-    return called(transform, made, f"the transform of sample {shortened(key)!r}", path)
+    return called(transform, made, f"transforming sample {shortened(key)!r}", path)
 
 
 def _decoded(
@@ -158,7 +158,7 @@ def called(
         function: Of the user's, or of ours.
         value: Its argument.
         doing: What this is, in words.
-        path: Of the file that the value is from.
+        path: Of the file that the value is from, or what it is from, in words.
         damage: What an error of our function means; empty for a function of the user's.
         place: Of the value in the file: ``member`` and ``offset``.
 
@@ -170,14 +170,14 @@ def called(
     try:
         return function(value)
     except StopIteration as error:
-        msg = f"{doing}, of {path}, raised StopIteration"
+        msg = f"{doing} of {path} raised StopIteration"
         raise SampleError(msg) from error
     except Exception as error:
         # Pillow may not be installed, and a lack of memory is no fault of the data.
         if damage and not isinstance(error, (ImportError, MemoryError)):
             raise DataError(f"{damage}: {error}", path, **place) from error
         at = f", offset {place['offset']:,}" if "offset" in place else ""
-        error.add_note(f"while {doing}, of {path}{at}")
+        error.add_note(f"while {doing} of {path}{at}")
         raise
 
 
