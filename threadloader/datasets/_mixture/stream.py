@@ -155,7 +155,6 @@ class MixtureStream(SharedStream):
             self._mixing,
             self._with_source,
             part,
-            part.epoch,
             self._shared.changes,
             partial(self._feeds, part, self._fresh),
         )
@@ -220,8 +219,7 @@ class MixturePass:
     Args:
         mixing: Of the stream.
         with_source: See `Mixture`.
-        part: Of each source, that is read.
-        epoch: Decides the order, together with the seed.
+        part: Of each source, that is read; its epoch decides the order, together with the seed.
         changes: Of the weights.
         feeds: Returns a feed for each source, in an epoch.
 
@@ -234,7 +232,6 @@ class MixturePass:
         mixing: Mixing,
         with_source: bool | str,
         part: Part,
-        epoch: int,
         changes: Changes,
         feeds: Callable[[int], list[_StreamFeed | _SampleFeed]],
     ) -> None:
@@ -244,7 +241,7 @@ class MixturePass:
         if mixing.length is not None:
             share, rest = divmod(mixing.length, part.parts)
             self._length = share + (part.number < rest)
-        self._begin(epoch, changes)
+        self._begin(part.epoch, changes)
 
     def _begin(self, epoch: int, changes: Changes) -> None:
         self._epoch, self._changes = epoch, changes

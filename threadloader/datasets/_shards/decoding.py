@@ -246,17 +246,12 @@ def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
         if told > _LARGEST_NPZ:
             msg = f"its arrays have {told:,} bytes unpacked, more than {_LARGEST_NPZ:,}"
             raise ValueError(msg)
-        # `ZipFile` returns at most the declared size, and then checks the CRC.
+        # At most the declared size, and then the CRC is checked; `ZipFile.read` unpacks up to 2 GiB
+        # before it cuts off.
         return {
-            entry.filename.removesuffix(".npy"): _array(_unpacked(archive, entry))
+            entry.filename.removesuffix(".npy"): _array(archive.open(entry).read(entry.file_size))
             for entry in archive.infolist()
         }
-
-
-def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """Return at most the declared size; `ZipFile.read` unpacks up to 2 GiB before it cuts off."""
-    with archive.open(entry) as file:
-        return file.read(entry.file_size)
 
 
 DECODERS: Mapping[str, Callable[[bytes], Any]] = {
