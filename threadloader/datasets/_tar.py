@@ -25,7 +25,6 @@ import os
 import re
 import zlib
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import blake2b
 from tarfile import HeaderError, TarInfo
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -65,8 +64,7 @@ _PACKED = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd", ".tzst": "zstd"}
 _ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst")
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(NamedTuple):
     """An archive that is being read."""
 
     stream: BinaryIO  # of the unpacked bytes

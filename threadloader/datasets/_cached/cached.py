@@ -197,7 +197,7 @@ class Cached(_torch.Dataset[Any]):
                 "give it a new key if data or code have changed; if it is random, put what is "
                 "random after the cache: Cached(..., transform=...)"
             )
-            raise DataError(msg, self._place)
+            raise DataError(msg, repr(self._samples))
 
     def _refused(self, index: int) -> DataError:
         msg = (
@@ -205,15 +205,11 @@ class Cached(_torch.Dataset[Any]):
             "would give the same ones in all epochs: put what is random after the cache: "
             "Cached(..., transform=...)"
         )
-        return DataError(msg, self._place)
+        return DataError(msg, repr(self._samples))
 
     @property
     def _name(self) -> str:
         return repr(self.key) if self.key else type(self.dataset).__name__
-
-    @property
-    def _place(self) -> str:
-        return repr(self._samples)
 
 
 class _InFolder:

@@ -64,7 +64,7 @@ class InMemory:
         nbytes: The budget.
 
     Invariants, whenever ``_lock`` is not held:
-        1. What is in ``_kept`` takes at most ``_used`` bytes, and that is at most ``nbytes``.
+        1. What is in ``_kept`` takes at most ``used`` bytes, and that is at most ``nbytes``.
 
     Threads:
         all: shared.
@@ -79,8 +79,8 @@ class InMemory:
         # Who loads a sample.  By process: a forked child must not wait for a thread of its parent.
         self._making: dict[tuple[int, int], RLock] = {}
         self._lock = Lock()
-        # All below: guarded by _lock; ``_used`` is read without it, whole.
-        self._used = 0
+        # All below: guarded by _lock; ``used`` is read without it, whole.
+        self.used = 0
         self._asked = 0  # bytes: what may be used before the system is asked again
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> InMemory:
@@ -94,11 +94,6 @@ class InMemory:
 
     def __len__(self) -> int:
         return len(self._kept)
-
-    @property
-    def used(self) -> int:
-        """Bytes that are taken."""
-        return self._used
 
     def find(self, index: int) -> tuple[Any] | None:
         """Return a copy of the sample that is kept; None if there is none."""
@@ -142,13 +137,13 @@ class InMemory:
 
     def _takes(self, nbytes: int) -> bool:
         """Take bytes of the budget, if there are so many, and so many are free.  Call locked."""
-        used = self._used + nbytes
+        used = self.used + nbytes
         fits = used <= self.nbytes
         if fits and used > self._asked:
             step, free = max(nbytes, _STEP), free_memory()
             fits = free is None or free >= step + _FREE
-            self._asked = self._used + step * fits
-        self._used += nbytes * fits
+            self._asked = self.used + step * fits
+        self.used += nbytes * fits
         self.is_full |= not fits
         return fits
 

@@ -17,8 +17,7 @@ import functools
 import importlib
 import sysconfig
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -53,8 +52,7 @@ FAST = (("leanjpeg-simple", "leanjpeg_simple"), ("simplejpeg", "simplejpeg"))
 NEEDS_GIL = {"simplejpeg"}
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
+class Decoder(NamedTuple):
     """A decoder of images.
 
     Args:

@@ -6,21 +6,19 @@ and ``forget(url)``, which forgets what is known of a file; all threads share it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MIB = 1 << 20  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """The version of a file: it differs from that of an earlier file of the same name."""
 
     size: int  # bytes
     tag: str  # an ETag, or the time of the last change; empty if the store tells neither
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedRange:
+class FetchedRange(NamedTuple):
     """A range of a file, as a client returns it."""
 
     data: bytes  # the range that was asked for; shorter only where the file ends
