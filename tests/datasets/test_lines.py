@@ -110,7 +110,7 @@ def test_what_is_compressed_in_another_way_and_odd_limits_are_refused(
     (tmp_path / "a.jsonl.bz2").write_bytes(b"BZh9")
     with pytest.raises(ValueError, match=r"a\.jsonl\.bz2: .* \.gz and \.zst are read"):
         kind(tmp_path / "*.bz2")
-    with pytest.raises(ValueError, match="limit=-1"):
+    with pytest.raises(ValueError, match="limit must be at least 1, but got -1"):
         kind(tmp_path / "*.bz2", limit=-1)
 
 

@@ -22,7 +22,7 @@ from threadloader.datasets._shards.names import find_shards, place_of, told_shar
 from threadloader.datasets._shards.stream import ShardStream
 from threadloader.datasets._tar import compression_of, name_of, open_unpacked
 from threadloader.datasets._urls import shown_url
-from threadloader.errors import DataError
+from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
     import os
@@ -73,7 +73,7 @@ class Lines(_torch.Dataset[Any]):
         index_folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        _check_limit(limit)
+        checked_count("limit", limit, at_least=1)
         self.files = find_shards(pattern, **options)
         self.parse = parse
         self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
@@ -154,7 +154,7 @@ class LineStream(ShardStream[tuple[int, bytes]]):
         limit: int = LIMIT,
         **options: Any,
     ) -> None:
-        _check_limit(limit)
+        checked_count("limit", limit, at_least=1)
         super().__init__(pattern, shuffle, seed, options)
         for path in self.shards:
             _check_ending(path)  # raises at once what the first epoch would
@@ -200,12 +200,6 @@ def _check_ending(path: str) -> None:
     """Refuse a file that is compressed in another way than those that are read."""
     if name_of(path).endswith(_NOT_READ):
         raise ValueError(f"{shown_url(path)}: of compressed text .gz and .zst are read")
-
-
-def _check_limit(limit: int) -> None:
-    """Refuse a limit of bytes that no line could keep."""
-    if limit < 1:
-        raise ValueError(f"limit={limit} is no number of bytes, at least 1")
 
 
 def _too_long(path: str, offset: int, limit: int) -> DataError:

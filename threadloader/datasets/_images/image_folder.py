@@ -150,8 +150,6 @@ def _height_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     try:
-        if isinstance(size, bool):
-            raise TypeError
         height, width = map(operator.index, size if isinstance(size, tuple | list) else (size,) * 2)
     except (TypeError, ValueError) as error:
         raise ValueError(f"size={size!r} is neither a number of pixels nor two") from error

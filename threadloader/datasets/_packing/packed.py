@@ -24,7 +24,7 @@ from threadloader._resume import (
     states_of,
 )
 from threadloader.datasets._packing.rows import Features, OpenRows, TooLong, length_of
-from threadloader.errors import StateError
+from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ def pack(
         padding: Value of the places that are left, for each feature; 0 for those that it lacks.
 
     Raises:
-        TypeError: The samples can't be iterated over.
+        TypeError: The samples can't be iterated over, or an argument has a wrong type.
         ValueError: An argument is out of its range.
     """
     if not hasattr(samples, "__iter__"):
@@ -75,9 +75,7 @@ def pack(
             advice = ": pack(ThreadLoader(dataset, batch_size=None, shuffle=True), ...) reads it"
         msg = f"pack needs an iterable, but got {type(samples).__name__}{advice}"
         raise TypeError(msg)
-    if type(window) is not int or window < 1:
-        msg = f"window must be a whole number of at least 1, but got {window!r}"
-        raise ValueError(msg)
+    window = checked_count("window", window, at_least=1)
     chosen = Features(length, features, too_long, padding)
     kind = PackedReplica if isinstance(samples, _torch.IterableDataset) else Packed
     return kind(samples, chosen, window)

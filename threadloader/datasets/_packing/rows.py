@@ -18,6 +18,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from threadloader.errors import checked_count
+
 TooLong = Literal["error", "truncate", "split", "drop"]
 Piece = dict[str, NDArray[Any]]  # one sequence, or a part of one: its features
 
@@ -35,7 +37,7 @@ class Features:
         padding: Value of the places that are left, for each feature; 0 for those that are missing.
 
     Raises:
-        TypeError: ``names`` is no list.
+        TypeError: ``names`` is no list, or ``length`` no whole number.
         ValueError: An argument is out of its range.
     """
 
@@ -49,13 +51,10 @@ class Features:
         if too_long not in get_args(TooLong):
             msg = f"too_long must be one of {get_args(TooLong)}, but got {too_long!r}"
             raise ValueError(msg)
-        if type(length) is not int or length < 1:
-            msg = f"length must be a whole number of at least 1, but got {length}"
-            raise ValueError(msg)
         if isinstance(names, str):
             msg = f"features must be a list of names, but got {names!r}"
             raise TypeError(msg)
-        self.length = length
+        self.length = checked_count("length", length, at_least=1)
         self._names = names and tuple(names)
         self._too_long = too_long
         self._padding = padding

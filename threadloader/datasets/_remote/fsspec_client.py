@@ -125,11 +125,7 @@ class FsspecClient:
         limit = self._connect_timeout + self._read_timeout * (1 + nbytes / MIB)
         coroutine = getattr(system, f"_{method}")(path, **arguments)
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, limit), system.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # Ctrl-C, say
-            raise
+        return future.result()
 
 
 def _protocols(url: str) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadloader._threads.waiting import is_set, stops_here, wait
 from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._urls import shown_url, without_secrets
-from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError
+from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,9 +60,7 @@ class Retries:
     longest: float = 20.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            msg = f"attempts must be at least 1, not {self.attempts}"
-            raise ValueError(msg)
+        checked_count("attempts", self.attempts, at_least=1)
         if not 0 <= self.first <= self.longest:
             msg = f"0 <= first <= longest must hold, not first={self.first}, longest={self.longest}"
             raise ValueError(msg)

@@ -8,7 +8,6 @@ import os
 import re
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets._urls import is_url, pattern_in, shown_url
@@ -92,7 +91,7 @@ def place_of(index: int, ends: NDArray[np.int64], what: str) -> tuple[int, int]:
 
 
 def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:
-    if not is_url(pattern) and _exists(pattern):
+    if not is_url(pattern) and os.path.exists(pattern):  # noqa: PTH110  # False for all that can be no name
         yield pattern
         return
     for name in _names(pattern):
@@ -100,17 +99,10 @@ def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:
             from threadloader.datasets._remote import remote_file  # noqa: PLC0415  # few need it
 
             yield from remote_file.list_remote(name, **options)
-        elif not is_url(name) and glob.has_magic(name) and not _exists(name):
+        elif not is_url(name) and glob.has_magic(name) and not os.path.exists(name):  # noqa: PTH110  # the same
             yield from _matching(name)
         else:
             yield name
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # a long list in braces is longer than a name may be
-        return False
 
 
 def _matching(pattern: str) -> list[str]:

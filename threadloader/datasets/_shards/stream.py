@@ -11,7 +11,6 @@ from a buffer of numbers, finds which samples to read again.
 
 from __future__ import annotations
 
-import operator
 import random
 import re
 import zlib
@@ -21,7 +20,7 @@ from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.names import find_shards, told_shards
 from threadloader.datasets._shards.sharding import SharedStream, ranks_here
-from threadloader.errors import StateError
+from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
     import os
@@ -52,11 +51,8 @@ class ShardStream(SharedStream, Generic[T]):
         seed: int | None,
         options: dict[str, Any],
     ) -> None:
-        if isinstance(shuffle, bool) or operator.index(shuffle) < 0:
-            msg = f"shuffle={shuffle} is no number of samples: 1000, say, or 0 for none"
-            raise ValueError(msg)
         self.shards = find_shards(pattern, **options)
-        self.shuffle = int(shuffle)
+        self.shuffle = checked_count("shuffle", shuffle)
         self.seed = seed
         super().__init__(files=open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
