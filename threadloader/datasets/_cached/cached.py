@@ -20,7 +20,7 @@ from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._shards.names import checked_index
-from threadloader.errors import DataError
+from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
     import os
@@ -106,9 +106,8 @@ class Cached(_torch.Dataset[Any]):
         if folder is not None and not (key and isinstance(key, str)):
             msg = f"key={key!r}: a text is needed that names the data and what is done to it"
             raise ValueError(msg)
-        if cache_bytes < 1 or checks < 0:
-            msg = f"no number may be negative: {cache_bytes=}, {checks=}"
-            raise ValueError(msg)
+        checked_count("cache_bytes", cache_bytes, at_least=1)
+        checked_count("checks", checks)
         self.dataset, self.key, self.transform = dataset, key, transform
         self._length = len(dataset)
         self._samples: InMemory | _InFolder

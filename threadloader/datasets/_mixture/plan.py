@@ -108,20 +108,10 @@ def _end_of_each(weights: Sequence[int], lengths: Sequence[int]) -> tuple[int, P
             return position, planned
         if position:
             planned.append((position, weights))
-        more = _until_one_ends(weights, left)
+        ends = [most if weight else math.inf for most, weight in zip(left, weights, strict=True)]
+        more = _first_where(weights, lambda counts: any(map(operator.ge, counts, ends)))  # noqa: B023  # called at once
         left = [most - count for most, count in zip(left, shares(more, weights), strict=True)]
         position += more
-
-
-def _until_one_ends(weights: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return how many turns it takes until a source with a weight is used up."""
-    return _first_where(
-        weights,
-        lambda counts: any(
-            weight and count >= length
-            for weight, count, length in zip(weights, counts, lengths, strict=True)
-        ),
-    )
 
 
 def _first_where(weights: Sequence[int], reached: Callable[[list[int]], bool]) -> int:
