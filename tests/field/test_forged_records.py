@@ -36,7 +36,7 @@ FORGED: dict[str, Any] = {
     "an image of no mode": ["image", "P", 4, 4],
     "another kind": ["set", "<f4", 1],
     "nothing": [],
-    "a key that has no hash": ["dict", [["list"], 1]],
+    "a key that has no hash": ["dict", [["list"]], [1]],
     "deeper than the stack": b"[" * 100_000,
     "no JSON": b"\xff",
 }
@@ -46,7 +46,7 @@ def record(head: Any) -> bytes:
     """Return a record with a checksum that is right."""
     told = head if isinstance(head, bytes) else json.dumps(head).encode()
     body = BODY.pack(0, len(told)) + told + BYTES
-    return HEAD.pack(b"tls2", zlib.crc32(body)) + body
+    return HEAD.pack(b"tls3", zlib.crc32(body)) + body
 
 
 def keep(folder: Path, head: Any) -> None:
