@@ -44,7 +44,7 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
-is_extended = is_module = is_pipe = is_shared = is_subset = is_trained = permutes = _no
+is_extended = is_pipe = is_subset = is_trained = permutes = _no
 may_be_trained = owns_plain_memory = _no
 as_iterable_dataset = _itself
 array_of = bytes_of_storage = dense_nbytes = stack_into = storage_of = storage_over = _missing
@@ -93,11 +93,6 @@ def open_device(value: Any) -> TargetDevice:
         return None
     msg = f"device={value!r} needs torch: pip install torch (extra: torch)"
     raise ModuleNotFoundError(msg, name="torch")
-
-
-def is_dataset(value: object) -> bool:
-    """Whether ``value`` is a dataset of this package; torch's do not exist."""
-    return isinstance(value, Dataset)
 
 
 def has_getitem(dataset: object) -> bool:
@@ -172,25 +167,12 @@ class DataLoader(Generic[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
-        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        self.dataset = dataset
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.pin_memory = pin_memory
-        self.pin_memory_device = pin_memory_device
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
-        self.in_order = in_order
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self.drop_last = drop_last
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.generator = generator
-        self.collate_fn = collate_fn
-        self.persistent_workers = persistent_workers
-        self._protected = True
+        given = {name: value for name, value in locals().items() if name != "self"}
+        _check(given)
+        del given["shuffle"]  # a sampler stands for it
+        vars(self).update(given, _protected=True)
+        if batch_sampler is not None:
+            vars(self)["batch_size"] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and getattr(self, "_protected", False):
@@ -200,52 +182,46 @@ class DataLoader(Generic[T_co]):
         super().__setattr__(name, value)
 
 
-def _check_workers(
-    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
-) -> None:
-    if num_workers < 0:
-        msg = (
-            "num_workers option should be non-negative; "
-            "use num_workers=0 to disable multiprocessing."
-        )
-        raise ValueError(msg)
-    if timeout < 0:
-        msg = "timeout option should be non-negative"
-        raise ValueError(msg)
-    if num_workers == 0 and prefetch_factor is not None:
-        msg = (
-            "prefetch_factor option could only be specified in multiprocessing."
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
-        )
-        raise ValueError(msg)
-    if prefetch_factor is not None and prefetch_factor < 0:
-        msg = "prefetch_factor option should be non-negative"
-        raise ValueError(msg)
-    if persistent_workers and num_workers == 0:
-        msg = "persistent_workers option needs num_workers > 0"
-        raise ValueError(msg)
+def _check(given: Mapping[str, Any]) -> None:
+    """Raise the errors of `DataLoader`.
+
+    Args:
+        given: Its arguments, by name.
+    """
+    workers, size, ahead = given["num_workers"], given["batch_size"], given["prefetch_factor"]
+    shuffle, sampler, drop_last = given["shuffle"], given["sampler"], given["drop_last"]
+    ordered = size != 1 or shuffle or sampler is not None or drop_last
+    _refuse(
+        workers < 0,
+        "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing.",
+    )
+    _refuse(given["timeout"] < 0, "timeout option should be non-negative")
+    _refuse(
+        workers == 0 and ahead is not None,
+        "prefetch_factor option could only be specified in multiprocessing."
+        "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None.",
+    )
+    _refuse(ahead is not None and ahead < 0, "prefetch_factor option should be non-negative")
+    _refuse(
+        given["persistent_workers"] and workers == 0,
+        "persistent_workers option needs num_workers > 0",
+    )
+    _refuse(sampler is not None and shuffle, "sampler option is mutually exclusive with shuffle")
+    _refuse(
+        given["batch_sampler"] is not None and ordered,
+        "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
+        "and drop_last",
+    )
+    _refuse(
+        size is None and drop_last,
+        "batch_size=None option disables auto-batching and is mutually exclusive with drop_last",
+    )
+    _refuse(
+        size is not None and (type(size) is not int or size <= 0),
+        f"batch_size should be a positive integer value, but got batch_size={size}",
+    )
 
 
-def _check_order(
-    batch_size: int | None, shuffle: bool | None, sampler: Any, batch_sampler: Any, drop_last: bool
-) -> None:
-    if sampler is not None and shuffle:
-        msg = "sampler option is mutually exclusive with shuffle"
-        raise ValueError(msg)
-    if batch_sampler is not None and (
-        batch_size != 1 or shuffle or sampler is not None or drop_last
-    ):
-        msg = (
-            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
-            "and drop_last"
-        )
-        raise ValueError(msg)
-    if batch_size is None and drop_last:
-        msg = (
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
-        )
-        raise ValueError(msg)
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if batch_size is not None and (not whole or batch_size <= 0):
-        msg = f"batch_size should be a positive integer value, but got batch_size={batch_size}"
-        raise ValueError(msg)
+def _refuse(wrong: object, message: str) -> None:
+    if wrong:
+        raise ValueError(message)

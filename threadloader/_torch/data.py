@@ -60,11 +60,8 @@ __all__ = [
     "dense_nbytes",
     "gives_whole_batches",
     "has_getitem",
-    "is_dataset",
     "is_extended",
-    "is_module",
     "is_pipe",
-    "is_shared",
     "is_subset",
     "is_trained",
     "may_be_trained",
@@ -109,16 +106,6 @@ class _Iterable(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.iterable)
-
-
-def is_module(value: object) -> bool:
-    """Whether ``value`` is a `torch.nn.Module`."""
-    return isinstance(value, Module)
-
-
-def is_dataset(value: object) -> bool:
-    """Whether ``value`` is an instance of torch's Dataset."""
-    return isinstance(value, Dataset)
 
 
 def has_getitem(dataset: object) -> bool:
@@ -259,11 +246,6 @@ def _is_plain(tensor: Tensor) -> bool:
 def dense_nbytes(tensor: Tensor) -> int:
     """Return the bytes of a dense tensor's elements; 0 of a sparse or packed one."""
     return tensor.nbytes if tensor.layout is torch.strided else 0
-
-
-def is_shared(value: object) -> bool:
-    """Whether ``value`` is a tensor in memory that processes share."""
-    return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]
 
 
 def owns_plain_memory(tensor: Tensor) -> bool:
