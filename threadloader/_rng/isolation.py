@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader._lifetime import DROPPED, when_dropped
-from threadloader._rng.streams import drawing_from, here
+from threadloader._rng.streams import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,8 +83,7 @@ def isolated_here(
         operators = redirection().operators
         redirected: Callable[..., T] = _called if operators is None else operators.redirected
         if alone and before[0] is None:  # no sample loads from here
-            plainly = _called if operators is None else operators.plainly
-            return stream.samples.call_alone(function, args, redirected, plainly)
+            return stream.samples.call_alone(function, args, redirected)
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
@@ -113,11 +112,15 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
         yield
         return
     hooks, holder = redirection().hooks, object()
+    before = here.stream, here.outer, here.samples
     hooks.hold(holder)
     try:
-        with redirecting(), drawing_from(stream):
+        here.stream = here.outer = stream
+        here.samples = stream.samples
+        with redirecting():
             yield
     finally:
+        here.stream, here.outer, here.samples = before
         hooks.release(holder)
 
 

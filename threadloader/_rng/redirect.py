@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial, update_wrapper
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -131,70 +131,34 @@ def _equal(before: Any, function: Callable[..., Any]) -> _Equal:
     return equal
 
 
-class _Redirection:
-    """The names of one module that are replaced while there are workers.
+class _Replaced(NamedTuple):
+    """A name that is replaced while there are workers; left alone if somebody else replaces it."""
 
-    A name that somebody else has replaced is left alone.
-
-    Args:
-        module: The module.
-        after: The replacement for each name.
-    """
-
-    def __init__(self, module: Any, after: dict[str, Any]) -> None:
-        self._names = vars(module)
-        self._after = after
-        self._before = {name: self._names[name] for name in after}
-
-    def start(self) -> None:
-        self._exchange(self._before, self._after)
-
-    def stop(self) -> None:
-        self._exchange(self._after, self._before)
-
-    def _exchange(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        for name, value in old.items():
-            if self._names.get(name) is value:
-                self._names[name] = new[name]
+    module: dict[str, Any]  # its names
+    name: str
+    before: Any
+    after: Any
 
 
-class _OfRandom(_Redirection):
-    """The same, and the class of the instance whose methods the functions are."""
-
-    def start(self) -> None:
-        _shared.__class__ = _Redirected
-        super().start()
-
-    def stop(self) -> None:
-        super().stop()
-        _shared.__class__ = _Random
-
-
-def _redirections() -> Iterator[_Redirection]:
+def _replaced() -> Iterator[_Replaced]:
     if _shared is None:
         _warn_of("random")
     else:
-        primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
-        methods = {
-            name: _equal(vars(random)[name], getattr(_Redirected, name).__get__(_shared))
-            for name in primitive
-        }
-        yield _OfRandom(random, methods)
+        for name in ("random", "getrandbits", "seed", "getstate", "setstate"):
+            before = vars(random)[name]
+            method = getattr(_Redirected, name).__get__(_shared)
+            yield _Replaced(vars(random), name, before, _equal(before, method))
     if _legacy is None:
         _warn_of("numpy.random")
         return
-    names = [
-        name
-        for name in dir(np.random)
-        if getattr(getattr(np.random, name), "__self__", None) is _legacy
-    ]
     for name in dir(_legacy):
         if not name.startswith("_") and callable(getattr(_legacy, name)):
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
-    functions = {name: _equal(getattr(np.random, name), getattr(proxy, name)) for name in names}
-    yield _Redirection(np.random, functions)
-    yield _Redirection(np.random.mtrand, {"_rand": proxy})
+    for name, before in vars(np.random).copy().items():
+        if getattr(before, "__self__", None) is _legacy:
+            yield _Replaced(vars(np.random), name, before, _equal(before, getattr(proxy, name)))
+    yield _Replaced(vars(np.random.mtrand), "_rand", _legacy, proxy)
 
 
 def _warn_of(module: str) -> None:
@@ -219,8 +183,8 @@ class Hooks:
         forked: the thread of the child.
     """
 
-    def __init__(self, redirections: tuple[_Redirection, ...]) -> None:
-        self._redirections = redirections  # one for each module
+    def __init__(self) -> None:
+        self._replaced = tuple(_replaced())
         self._lock = RLock()
         # All below: guarded by _lock.
         self._holders: set[object] = set()
@@ -247,11 +211,21 @@ class Hooks:
         try:
             while self._redirected is not (redirect := bool(self._holders)):
                 self._redirected = None
-                for redirection in self._redirections:
-                    redirection.start() if redirect else redirection.stop()
+                self._exchange(redirect=redirect)
                 self._redirected = redirect
         finally:
             self._settling = False
+
+    def _exchange(self, *, redirect: bool) -> None:
+        """Replace the names, or put back what they were; twice does no harm."""
+        if redirect and _shared is not None:
+            _shared.__class__ = _Redirected
+        for module, name, before, after in self._replaced:
+            old, new = (before, after) if redirect else (after, before)
+            if module.get(name) is old:
+                module[name] = new
+        if not redirect and _shared is not None:  # last: its methods may be called until here
+            _shared.__class__ = _Random
 
     def before_fork(self) -> None:
         """Wait until no other thread exchanges the class of `random`'s instance.
@@ -280,6 +254,6 @@ class Hooks:
 
 
 operators = _torch.teach_random(here)  # None where none are redirected
-hooks = Hooks(tuple(_redirections()))
+hooks = Hooks()
 in_forked_child(hooks.forked)
 around_fork(hooks.before_fork, hooks.after_fork)

@@ -17,9 +17,8 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-from contextlib import contextmanager
 from threading import get_ident, main_thread
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from threadloader._lifetime import DROPPED, in_forked_child
 from threadloader._rng.seeds import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sized
+    from collections.abc import Callable, Sized
 
 
 SAMPLE = b"sample"
@@ -39,36 +38,6 @@ _NBYTES = 64
 _WORD = (1 << 64) - 1
 
 T = TypeVar("T")
-
-
-class Stream(Protocol):
-    """One generator of each kind, for a thread to draw from.
-
-    Threads:
-        all: one thread, the worker that owns it.
-    """
-
-    @property
-    def random_generator(self) -> random.Random:
-        """The generator for the functions of `random`."""
-
-    @property
-    def legacy_generator(self) -> np.random.RandomState:
-        """The generator for the functions of `numpy.random`."""
-
-    @property
-    def numpy_generator(self) -> np.random.Generator:
-        """The generator that `sample_rng` returns."""
-
-    @property
-    def torch_generator(self) -> Any:
-        """The generator for torch's operators."""
-
-    def seed(self) -> int:
-        """Return 63 bits, to seed a generator of another library with."""
-
-    def initial_seed(self) -> int | None:
-        """Return the result of ``torch.initial_seed``; None for its result without a stream."""
 
 
 class _Default:
@@ -117,10 +86,8 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        self._draws_torch: set[bytes] = set()  # by what it was drawn from: samples, batches
+        self._draws_torch = False  # whether a sample drew from torch
         self._uses_default = False  # whether ``_torch`` is torch's default generator
-        # Calls a function whose draws are not redirected; None where others load from here, too.
-        self._plainly: Callable[..., Any] | None = None
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -149,12 +116,12 @@ class SampleStream:
         return int.from_bytes(self._key[which], "little")
 
     def seed(self) -> int:
-        """See `Stream`."""
+        """Return 63 bits, to seed a generator of another library with."""
         return self._bits(_SEED, len(self._counted)) >> 1
 
     @property
     def random_generator(self) -> random.Random:
-        """See `Stream`."""
+        """The generator for the functions of `random`."""
         done, generator = len(self._counted), self._random
         if self._random_at != done or generator is None:
             if generator is None:
@@ -165,7 +132,7 @@ class SampleStream:
 
     @property
     def legacy_generator(self) -> np.random.RandomState:
-        """See `Stream`."""
+        """The generator for the functions of `numpy.random`."""
         done, generator = len(self._counted), self._legacy
         if self._legacy_at != done or generator is None:
             if generator is None:
@@ -176,7 +143,7 @@ class SampleStream:
 
     @property
     def numpy_generator(self) -> np.random.Generator:
-        """See `Stream`."""
+        """The generator that `sample_rng` returns."""
         done, generator = len(self._counted), self._numpy
         if self._numpy_at != done or generator is None:
             if generator is None:
@@ -191,7 +158,7 @@ class SampleStream:
 
     @property
     def torch_generator(self) -> Any:
-        """See `Stream`."""
+        """The generator for torch's operators."""
         self._seed_torch()
         return self._torch
 
@@ -200,7 +167,7 @@ class SampleStream:
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
-            self._draws_torch.add(self._kind)
+            self._draws_torch |= self._kind == SAMPLE
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
@@ -209,11 +176,7 @@ class SampleStream:
         return self._bits(_TORCH, len(self._counted)) >> 1
 
     def call_alone(
-        self,
-        function: Callable[..., T],
-        args: tuple[Any, ...],
-        redirected: Callable[..., T],
-        plainly: Callable[..., Any],
+        self, function: Callable[..., T], args: tuple[Any, ...], redirected: Callable[..., T]
     ) -> T:
         """Call a function that enters this stream, with torch's default generator if samples draw.
 
@@ -225,36 +188,14 @@ class SampleStream:
             args: Its arguments.
             redirected: Called in its place, with it and its arguments, where the thread is another
                 one, or no sample drew from torch before.
-            plainly: Calls a function in it whose draws are not redirected.
         """
-        try:
-            if get_ident() != main_thread().ident:
-                return redirected(function, *args)
-            if SAMPLE in self._draws_torch:
-                return self._call_with_default(function, args)
-            self._plainly = plainly
-            return redirected(function, *args)
-        finally:
-            self._plainly = None
-            self = function = args = redirected = plainly = DROPPED  # an error keeps this frame
-
-    def call_for_batch(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function that collates, with torch's default generator if such functions draw."""
-        try:
-            if self._plainly is None or BATCH not in self._draws_torch:
-                return function(*args)
-            return self._plainly(self._call_with_default, function, args)  # type: ignore[no-any-return]
-        finally:
-            self = function = args = DROPPED  # likewise
-
-    def _call_with_default(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
         own = None
         try:
+            if not self._draws_torch or get_ident() != main_thread().ident:
+                return redirected(function, *args)
             own, default = self._torch, _torch.default_generator()
             _default.state = default.get_state()
             self._torch, self._uses_default, self._torch_at = default, True, -1
-            if self._kind == BATCH:
-                self._seed_torch()
             return function(*args)
         finally:
             if own is not None:
@@ -262,7 +203,7 @@ class SampleStream:
                 if _default.state is not None:
                     default.set_state(_default.state)
                     _default.state = None
-            self = function = args = DROPPED  # likewise
+            self = function = args = redirected = DROPPED  # an error keeps this frame
 
     def seed_default(self) -> None:
         """Seed torch's default generator for the present position, if it is used."""
@@ -333,14 +274,14 @@ class WorkerStream:
 
     @property
     def random_generator(self) -> random.Random:
-        """See `Stream`."""
+        """See `SampleStream`."""
         if self._random is None:
             self._random = random.Random(self._base_seed + self._number)  # noqa: S311
         return self._random
 
     @property
     def legacy_generator(self) -> np.random.RandomState:
-        """See `Stream`."""
+        """See `SampleStream`."""
         if self._legacy is None:
             base, low = self._base_seed, self._base_seed & 0xFFFFFFFF
             seeds = np.random.SeedSequence([self._number, low, base >> 32, 0])
@@ -350,17 +291,20 @@ class WorkerStream:
 
     @property
     def numpy_generator(self) -> np.random.Generator:
-        """See `Stream`."""
+        """See `SampleStream`."""
         if self._numpy is None:
             self._numpy = np.random.default_rng(self._base_seed + self._number)
         return self._numpy
 
     @property
     def torch_generator(self) -> Any:
-        """See `Stream`."""
+        """See `SampleStream`."""
         if self._torch is None:
             self._torch = _torch.Generator().manual_seed(self._base_seed + self._number)
         return self._torch
+
+
+Stream: TypeAlias = "SampleStream | WorkerStream"
 
 
 class _Here(threading.local):
@@ -387,18 +331,6 @@ def _current() -> Stream:
     if stream is None:  # a WorkerInfo that was handed to another thread
         stream = WorkerStream(secrets.randbits(62), 0)
     return stream
-
-
-@contextmanager
-def drawing_from(stream: WorkerStream) -> Iterator[None]:
-    """Let the calling thread draw from ``stream``, and from those of its samples."""
-    before = here.stream, here.outer, here.samples
-    here.stream = here.outer = stream
-    here.samples = stream.samples
-    try:
-        yield
-    finally:
-        here.stream, here.outer, here.samples = before
 
 
 def enter_sample_streams(seed: int, first: int, done: Sized) -> None:
@@ -429,15 +361,6 @@ def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
         here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
         samples.seed_default()
-
-
-def call_for_batch(function: Callable[..., T], *args: Any) -> T:
-    """Call a function that collates, after `enter_batch_stream`."""
-    samples = here.samples
-    try:
-        return function(*args) if samples is None else samples.call_for_batch(function, *args)
-    finally:
-        samples = function = args = DROPPED  # an error keeps this frame
 
 
 def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:

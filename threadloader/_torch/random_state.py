@@ -126,15 +126,23 @@ def teach_random(here: Any) -> OperatorsByKey | None:
     Returns:
         The redirection of operators, which has to be kept; None if torch lacks what it needs.
     """
-    names: dict[str, Any] = {"_threadloader_streams": here}
+    names = vars(torch.random)
+    # torch's own functions; kept there, as the first call may have been interrupted by Ctrl-C.
+    own: dict[str, FunctionType] = names.setdefault("_threadloader_own", {})
+
+    def call(name: str, *args: Any) -> Any:
+        stream = here.stream
+        if stream is None:
+            return own[name](*args)
+        return getattr(stream.torch_generator, name.replace("_rng", ""))(*args)
+
+    names.update(_threadloader_streams=here, _threadloader_call=call)
     for name, code in _EXCHANGED.items():
         function = inspect.unwrap(getattr(torch.random, name))
-        if function.__code__ is code:  # by a call that Ctrl-C interrupted
-            continue
-        names[f"_threadloader_{name}"] = FunctionType(function.__code__, function.__globals__)
-        vars(torch.random).update(names)
-        with suppress(ValueError):  # a function of another kind: it is left alone
-            function.__code__ = code
+        if function.__code__ is not code:
+            own[name] = FunctionType(function.__code__, function.__globals__)
+            with suppress(ValueError):  # a function of another kind: it is left alone
+                function.__code__ = code
     try:
         operators = OperatorsByKey(here)
         if _works(operators, here):
@@ -217,23 +225,10 @@ class OperatorsByKey:
 
     def redirected(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function, in the calling thread, as in `redirecting`."""
-        try:
-            return self._call(function, args, include=True)
-        finally:
-            function, args = DROPPED, ()  # an error keeps this frame
-
-    def plainly(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, in the calling thread, and redirect nothing meanwhile."""
-        try:
-            return self._call(function, args, include=False)
-        finally:
-            function, args = DROPPED, ()  # the same
-
-    def _call(self, function: Callable[..., T], args: tuple[Any, ...], *, include: bool) -> T:
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
         before = self._is_included(self._key)
         try:
-            self._include(self._key, include)
+            self._include(self._key, True)
             return function(*args)
         finally:
             self._include(self._key, before)
@@ -327,31 +322,19 @@ def _random_operators() -> Iterator[tuple[str, Any]]:
 
 
 def _manual_seed(seed: Any) -> Any:
-    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
-    if stream is None:
-        return _threadloader_manual_seed(seed)  # type: ignore[name-defined]  # noqa: F821
-    return stream.torch_generator.manual_seed(int(seed))
+    return _threadloader_call("manual_seed", int(seed))  # type: ignore[name-defined]  # noqa: F821
 
 
 def _seed() -> Any:
-    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
-    if stream is None:
-        return _threadloader_seed()  # type: ignore[name-defined]  # noqa: F821
-    return stream.torch_generator.seed()
+    return _threadloader_call("seed")  # type: ignore[name-defined]  # noqa: F821
 
 
 def _get_rng_state() -> Any:
-    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
-    if stream is None:
-        return _threadloader_get_rng_state()  # type: ignore[name-defined]  # noqa: F821
-    return stream.torch_generator.get_state()
+    return _threadloader_call("get_rng_state")  # type: ignore[name-defined]  # noqa: F821
 
 
 def _set_rng_state(new_state: Any) -> Any:
-    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
-    if stream is None:
-        return _threadloader_set_rng_state(new_state)  # type: ignore[name-defined]  # noqa: F821
-    return stream.torch_generator.set_state(new_state)
+    return _threadloader_call("set_rng_state", new_state)  # type: ignore[name-defined]  # noqa: F821
 
 
 _EXCHANGED = {

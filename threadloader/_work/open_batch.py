@@ -20,7 +20,6 @@ from threadloader._fetch.failure import Failure, error_to_raise, failure_of, set
 from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import (
-    call_for_batch,
     enter_batch_stream,
     enter_sample_streams,
     leave_streams,
@@ -296,7 +295,7 @@ def _finish(
             enter_batch_stream(pipeline.seed, plan.stream)
         if tracer is not None:
             tracer.begin("collate")
-        failed = call_for_batch(filling.finish, worker.collate_fn)
+        failed = filling.finish(worker.collate_fn)
         if failed is None:
             return None
         return failure_of(failed[0], failed[1], plan, worker.place)
