@@ -6,13 +6,13 @@ the direct path.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from threadloader import _torch
+from threadloader._torch.containers import remade
 
 # The message of torch's default_collate, so that a search for either finds the same answers.
 _UNSUPPORTED = (
@@ -96,15 +96,7 @@ def _collate_tensors(_: Any, batch: Sequence[Any]) -> Any:
 
 
 def _collate_mapping(first: Any, batch: Sequence[Any]) -> Any:
-    parts = {key: numpy_collate([sample[key] for sample in batch]) for key in first}
-    try:
-        if isinstance(first, MutableMapping):
-            twin = copy.copy(first)
-            twin.update(parts)
-            return twin
-        return type(first)(parts)
-    except TypeError:  # the type can be neither copied nor made of a dict
-        return parts
+    return remade(first, {key: numpy_collate([sample[key] for sample in batch]) for key in first})
 
 
 def _collate_sequence(first: Any, batch: Sequence[Any]) -> Any:
@@ -114,17 +106,7 @@ def _collate_sequence(first: Any, batch: Sequence[Any]) -> Any:
         msg = "each element in list of batch should be of equal size"
         raise RuntimeError(msg)
     parts = [numpy_collate(column) for column in zip(*batch, strict=True)]
-    if isinstance(first, tuple):
-        return parts
-    try:
-        if isinstance(first, MutableSequence):
-            twin = copy.copy(first)
-            for position, part in enumerate(parts):
-                twin[position] = part
-            return twin
-        return type(first)(parts)
-    except TypeError:  # the type can be neither copied nor made of a list
-        return parts
+    return parts if isinstance(first, tuple) else remade(first, parts)
 
 
 # In torch's order: the first kind that fits decides, so bool counts as int, str is no sequence.

@@ -5,10 +5,9 @@ Tests have another implementation of `Device`, whose copies finish late.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import RLock
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from threadloader._lifetime import DeviceMemory, in_forked_child
+from threadloader._torch.containers import remade
 from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.threads import ignore_captures
 from threadloader.errors import warn_user
@@ -423,35 +423,11 @@ def mapped(batch: Any, change: Callable[[Any], Any], method: str = "to") -> Any:
     if isinstance(batch, (Tensor, str, bytes)) or hasattr(batch, method):
         return change(batch)
     if isinstance(batch, Mapping):
-        return _mapping(batch, {key: mapped(value, change, method) for key, value in batch.items()})
+        return remade(batch, {key: mapped(value, change, method) for key, value in batch.items()})
     if isinstance(batch, tuple):
         parts = [mapped(part, change, method) for part in batch]
         kind = type(batch)
         return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
     if isinstance(batch, Sequence):
-        return _sequence(batch, [mapped(part, change, method) for part in batch])
+        return remade(batch, [mapped(part, change, method) for part in batch])
     return change(batch)
-
-
-def _mapping(batch: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    try:
-        if isinstance(batch, MutableMapping):
-            # A copy has the type's further attributes, a default factory say.
-            clone = copy.copy(batch)
-            clone.update(parts)
-            return clone
-        return type(batch)(parts)  # type: ignore[call-arg]  # as most mappings can be made
-    except TypeError:
-        return parts
-
-
-def _sequence(batch: Sequence[Any], parts: list[Any]) -> Any:
-    try:
-        if isinstance(batch, MutableSequence):
-            clone = copy.copy(batch)
-            for position, part in enumerate(parts):
-                clone[position] = part
-            return clone
-        return type(batch)(parts)  # type: ignore[call-arg]  # the same
-    except TypeError:
-        return parts
