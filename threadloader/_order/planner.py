@@ -21,14 +21,12 @@ from threadloader.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadloader._order.sampler_pass import SamplerPass
+    from threadloader._order.sampler_pass import SamplerPass, UserPass
     from threadloader._resume import Lane
 
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
 sampler or batch_sampler"""
-
-MOST_ERRORS = 100  # of a sampler, while batches that were delivered are left out
 
 
 class Planner:
@@ -53,9 +51,8 @@ class Planner:
         self._delivered = lane.batches
         self._drawn = sampler.batches  # of the batches delivered
         self._refused: str | None = None  # why the sampler does not fit the state
-        self._sampler = sampler
-        # Whether with the saved one; a known one needs not be.
-        self._compared = isinstance(sampler, KnownPass)
+        # To be compared with the saved one; a known one needs not be.
+        self._other = None if isinstance(sampler, KnownPass) else sampler
         self._drawing = _drawing(sampler, batched=batched, whole_batches=whole_batches)
         self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
         self._goes_on = False  # whether nothing is left to compare, nor to leave out
@@ -74,8 +71,8 @@ class Planner:
         """
         if self._goes_on:
             return self._draw()
-        if not self._compared:
-            self._compare()
+        if self._other is not None:
+            self._compare(self._other)
         if self._drawn < self._delivered:
             self._leave_out()
         if self._refused is not None:
@@ -88,16 +85,14 @@ class Planner:
         self._goes_on = not self._ahead
         return batch
 
-    def _compare(self) -> None:
+    def _compare(self, sampler: UserPass) -> None:
         """Compare the sampler's length with the saved one.
 
         Not before the first batch is asked for: ``set_epoch()`` may be called until then, and
         change the length.
         """
-        self._compared = True
-        if isinstance(self._sampler, KnownPass):
-            return
-        length, before = self._sampler.length(), self._lane.length
+        self._other = None
+        length, before = sampler.length(), self._lane.length
         if before is not None and length is not None and length != before:
             self._refused = f"the sampler has {length} batches, and had {before}"
         self._lane.length = length
@@ -105,16 +100,8 @@ class Planner:
     def _leave_out(self) -> None:
         """Draw the batches that were delivered already, and compare them with the saved check."""
         check = self._lane.check
-        errors = 0
         while self._refused is None and self._drawn < self._delivered:
-            try:
-                batch = self._draw()
-            except Exception:
-                # It was raised before the state was saved, too.  A limit, lest it be for ever.
-                errors += 1
-                if errors > MOST_ERRORS:
-                    raise
-                continue
+            batch = self._draw()
             if batch is None:
                 self._refused = (
                     f"the sampler ended after batch {self._drawn}, but {self._delivered} were "
@@ -122,15 +109,12 @@ class Planner:
                 )
                 return
             self._drawn += 1
-            checkpoint = batch.checkpoint
-            if check is not None and check[0] == self._drawn and type(checkpoint) is int:
-                if checkpoint != check[1]:
-                    self._refused = (
-                        f"the sampler gives other indices (batches 1 to {self._drawn}) than when "
-                        "the state was saved: it needs a seed, or a state_dict(); or it is "
-                        "another sampler, or rank"
-                    )
-                return
+            at, found = self._drawn, batch.checkpoint
+            if check is not None and at == check[0] and type(found) is int and found != check[1]:
+                self._refused = (
+                    f"the sampler gives other indices (batches 1 to {at}) than when the state was "
+                    "saved: it needs a seed, or a state_dict(); or it is another sampler, or rank"
+                )
 
     def _draw(self) -> PlannedBatch | None:
         drawn = self._first.pop() if self._first else next(self._drawing, None)
