@@ -188,14 +188,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         iterable, tunes_threads = is_iterable(dataset), num_workers is None
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
         own = {name: check(name, given[name]) for name, check in ARGUMENTS.items()}
-        check_together(
-            iterable=iterable,
-            dataset=dataset,
-            generator=generator,
-            in_order=in_order,
-            prefetch_factor=prefetch_factor,
-            own=own,
-        )
+        check_together(given, iterable=iterable)
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
         check_timeout(timeout)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from threadloader import ThreadLoader
 
@@ -31,26 +28,3 @@ def test_a_loader_that_is_being_made_says_what_it_can() -> None:
             super().__init__(*args)
 
     assert Shows(range(3)).shown == "<Shows>"
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [("thread", "threads"), ("num_worker", "num_workers"), ("pre_fetch", "prefetch")],
-)
-def test_an_attribute_that_is_almost_an_argument_is_warned_of(name: str, near: str) -> None:
-    loader = ThreadLoader(range(3))
-    with pytest.warns(UserWarning, match=rf"loader\.{name} = 8 .* name is {near}$") as caught:
-        setattr(loader, name, 8)
-    assert caught[0].filename == __file__
-
-
-def test_other_attributes_and_those_of_subclasses_are_nobody_elses_business() -> None:
-    class Own(ThreadLoader[Any]):
-        pass
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loader: Any = ThreadLoader(range(3))
-        loader.comment = loader.epoch_length = 1
-        loader.threads = loader.num_workers = 2
-        Own(range(3)).thread = 8  # type: ignore[attr-defined]

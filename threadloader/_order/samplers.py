@@ -26,7 +26,6 @@ from threadloader._ranks.share import Share
 from threadloader._rng.seeds import (
     draw_seed,
     encoded_state,
-    generator_with,
     restore_generator,
     state_of,
 )
@@ -429,8 +428,9 @@ class KnownOrder:
         order = self._saved
         if not self._draws_alone or order is None:
             return self._sampler
-        seed = order.get("seed")
-        generator = generator_with(order) if seed is None else _torch.new_generator(seed)
+        generator = _torch.new_generator(order.get("seed", 0))
+        if "seed" not in order:
+            restore_generator(generator, order)
         return self._sampler.with_generator(generator, lambda: generator)
 
     def _decide(self) -> None:

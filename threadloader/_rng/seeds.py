@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import struct
 import zlib
 from functools import partial
@@ -81,12 +82,6 @@ class Seeds:
         if given is not None and "generator" in drawn:
             restore_generator(given, drawn["generator"])
         return EpochDraws(self, given, lambda: given, drawn=drawn, begun=begun)
-
-    def copy(self) -> Seeds:
-        """Return a copy, for the epoch after the next one."""
-        twin = Seeds()
-        vars(twin).update(vars(self))
-        return twin
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the seeds of the next epoch, JSON-able.
@@ -274,26 +269,22 @@ def restore_generator(generator: Any, encoded: Mapping[str, Any]) -> None:
         raise StateError(msg) from error
 
 
-def generator_with(encoded: Mapping[str, Any]) -> Any:
-    """Return a new ``torch.Generator`` that has a state which `encoded_state` returned."""
-    generator = _torch.new_generator(0)
-    restore_generator(generator, encoded)
-    return generator
-
-
-def _plain(value: Any) -> Any:
+def _plain(state: Mapping[str, Any]) -> Any:
     """Return a state of NumPy's with lists in place of arrays."""
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, np.ndarray):
-        return {"dtype": value.dtype.name, "values": value.tolist()}
-    return value.item() if isinstance(value, np.generic) else value
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return {"dtype": value.dtype.name, "values": value.tolist()}
+        return value.item()  # a number of NumPy's
+
+    return json.loads(json.dumps(state, default=plain))
 
 
-def _arrays(value: Any) -> Any:
+def _arrays(encoded: Any) -> Any:
     """Undo `_plain`."""
-    if not isinstance(value, dict):
-        return value
-    if value.keys() == {"dtype", "values"}:
-        return np.array(value["values"], dtype=value["dtype"])
-    return {name: _arrays(part) for name, part in value.items()}
+
+    def decode(part: dict[str, Any]) -> Any:
+        is_array = part.keys() == {"dtype", "values"}
+        return np.array(part["values"], dtype=part["dtype"]) if is_array else part
+
+    return json.loads(json.dumps(encoded), object_hook=decode)

@@ -23,7 +23,7 @@ from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.share import PROTOCOL, check_askable
 from threadloader._settings import TORCHS, Settings
 from threadloader._tuning.machine import default_threads
-from threadloader.errors import checked_count, warn_user
+from threadloader.errors import checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,45 +184,30 @@ def check_no_order(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
             raise ValueError(msg)
 
 
-def check_together(
-    *,
-    iterable: bool,
-    dataset: Any,
-    generator: Any,
-    in_order: bool,
-    prefetch_factor: int | None,
-    own: Mapping[str, Any],
-) -> None:
+def check_together(given: Mapping[str, Any], *, iterable: bool) -> None:
     """Refuse arguments that exclude one another.
 
     Args:
+        given: All arguments.
         iterable: Whether the dataset is read in its own order.
-        dataset: The argument, as the next ones.
-        generator: The argument.
-        in_order: The argument.
-        prefetch_factor: The argument.
-        own: Those of `ARGUMENTS`.
     """
-    shard, prefetch = own["shard"], own["prefetch"]
-    if own["transform"] is not None and not iterable:
+    shard, prefetch, factor = given["shard"], given["prefetch"], given["prefetch_factor"]
+    if given["transform"] is not None and not iterable:
         msg = (
             "transform is for iterable datasets; a map-style dataset applies its own in "
             "__getitem__, which runs in parallel already"
         )
         raise TypeError(msg)
     if shard is not None and iterable:
-        check_askable(dataset)
-    if shard is not None and not in_order:
+        check_askable(given["dataset"])
+    if shard is not None and not given["in_order"]:
         msg = "shard needs in_order=True: all ranks' batches k are one global batch"
         raise ValueError(msg)
-    if own["seed"] is not None and generator is not None:
+    if given["seed"] is not None and given["generator"] is not None:
         msg = "seed and generator both decide the order: give one of them"
         raise ValueError(msg)
-    if prefetch is not None and prefetch_factor is not None:
-        msg = (
-            f"prefetch and prefetch_factor are one setting, but got {prefetch} and "
-            f"{prefetch_factor}"
-        )
+    if prefetch is not None and factor is not None:
+        msg = f"prefetch and prefetch_factor are one setting, but got {prefetch} and {factor}"
         raise ValueError(msg)
 
 
@@ -303,10 +288,8 @@ def _checked_shard(name: str, shard: Any) -> Any:
         return rank, world_size
     if getattr(shard, "ndim", None) == 1 and hasattr(shard, "get_local_rank"):
         return shard
-    if hasattr(shard, "get_local_rank"):
-        msg = f"shard must be one dimension of a mesh, say mesh['dp'], but got {shard!r}"
-        raise TypeError(msg)
-    msg = f"shard must be 'auto', (rank, world_size) or a mesh, but got {shard!r}"
+    one = "one dimension of a mesh, say mesh['dp']"
+    msg = f"shard must be 'auto', (rank, world_size) or {one}, but got {shard!r}"
     raise TypeError(msg)
 
 
@@ -330,17 +313,6 @@ def checked_function(name: str, value: Any) -> Any:
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
     return value
-
-
-def warn_of_near_miss(name: str, value: Any, function: Callable[..., Any]) -> None:
-    """Warn of an attribute that changes nothing, where its name is almost that of an argument."""
-    from difflib import get_close_matches  # noqa: PLC0415  # rarely needed
-    from inspect import signature  # noqa: PLC0415  # the same
-
-    names = signature(function).parameters
-    for near in get_close_matches(name, names, 1, cutoff=0.8):
-        if near != name:
-            warn_user(f"loader.{name} = {value!r} changes nothing: the argument's name is {near}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:
@@ -445,12 +417,9 @@ class Attributes:
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = vars(self)
-        if mine.get("_is_plain"):
-            if name in ARGUMENTS:
-                msg = f"{name!r} can't be set after the loader was made: make a new one"
-                raise ValueError(msg)
-            if name[:1] != "_" and name not in mine:
-                warn_of_near_miss(name, value, type(self).__init__)
+        if mine.get("_is_plain") and name in ARGUMENTS:
+            msg = f"{name!r} can't be set after the loader was made: make a new one"
+            raise ValueError(msg)
         if name == "num_workers" and "_fixed" in mine:
             self._fixed = self._fixed._replace(tunes_threads=False)
         super().__setattr__(name, value)

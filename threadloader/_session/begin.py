@@ -80,12 +80,7 @@ def _go_on(session: Session, settings: Settings, undo: ExitStack) -> Seeds:
 
     def put_back() -> None:
         with session.planning:
-            # Unless somebody has begun another one since.
-            if session.advancing is None:
-                is_latest = session.run.seeds is seeds
-            else:
-                is_latest = session.advancing.run.seeds is seeds
-            if is_latest:
+            if session.latest_run.seeds is seeds:  # else somebody has begun another one since
                 session.put_back(before, workers)
                 session.seen_number = seen
 

@@ -93,11 +93,11 @@ class RunState(NamedTuple):
 
     def advanced(self) -> RunState:
         """Return what the epoch after the next finds; the next one draws its seeds in there."""
-        return RunState(self.seeds.copy(), None, self.last)
+        return RunState(copy.copy(self.seeds), None, self.last)
 
     def carried_over(self) -> RunState:
         """Return what a forked process, or a copy of the loader, begins with."""
-        return self._replace(seeds=self.seeds.copy(), last=None)
+        return self._replace(seeds=copy.copy(self.seeds), last=None)
 
 
 class Advancing(NamedTuple):
@@ -174,6 +174,11 @@ class Session:
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
 
     @property
+    def latest_run(self) -> RunState:
+        """Where the run is, with the epoch that is about to begin."""
+        return self.run if self.advancing is None else self.advancing.run
+
+    @property
     def is_here(self) -> bool:
         """Whether it was made in this process."""
         return self._pid == os.getpid()
@@ -246,12 +251,10 @@ class Session:
 
         An epoch that the user's code begins meanwhile is the one after it.
         """
-        run = self.run if self.advancing is None else self.advancing.run
-        given = settings.generator
-        self.advancing = Advancing(
-            run.advanced(), None if given is None or settings.seed is not None else state_of(given)
-        )
-        return self.advancing.run.seeds
+        run, given = self.latest_run.advanced(), settings.generator
+        drawn = given is not None and settings.seed is None
+        self.advancing = Advancing(run, state_of(given) if drawn else None)
+        return run.seeds
 
     def add(self, epoch: Epoch, last: LastEpoch) -> None:
         """Note an epoch that is about to begin, to be closed with the loader.
@@ -262,8 +265,7 @@ class Session:
         """
         self.kept_workers.add(epoch)
         self._epoch = weakref.ref(epoch)
-        run = self.run if self.advancing is None else self.advancing.run
-        self.run, self.advancing = run._replace(last=last), None
+        self.run, self.advancing = self.latest_run._replace(last=last), None
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
         """Forget the epoch that was begun last, which did not come about.  Idempotent.
@@ -334,7 +336,8 @@ class Session:
         stats = self.stats
         begun = workers and tuner.limits.most  # not before the first epoch
         running = tuner.number if begun else workers
-        _, planned, done = self._moment()
+        last_epoch = self._epoch()
+        _, planned, done = (0, 0, 0) if last_epoch is None else last_epoch.moment()
         skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
             workers=max(workers, running),
@@ -351,11 +354,6 @@ class Session:
             skipped=skipped,
             skipped_count=skipped_count,
         )
-
-    def _moment(self) -> tuple[int, int, int]:
-        """Return how the last epoch's window is; see `Epoch.moment`."""
-        epoch = self._epoch()
-        return (0, 0, 0) if epoch is None else epoch.moment()
 
     def _dataset_between(self, settings: Settings) -> Any:
         """Return the state of the user's dataset between two epochs; None if it has none.
