@@ -42,42 +42,30 @@ _ADVICE = (  # the first whose pattern is found in the last line of an error
 
 
 def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) -> int | None:
-    """Return the row that does not fit the others; None if no row can be named.
+    """Return the first row that does not fit most others; None if no row can be named.
 
     Args:
         function: The default collate function.  It is tried with two samples at a time: they may
             look different and still make a batch.
         samples: The samples that it could not collate.
-        error: Its error.  A message about shapes names row 0 and the first row that differs from
-            it, so the result is one of these two.
+        error: Its error.  The row that its message names comes first.
     """
-    if not isinstance(samples, list):
-        return None
-
-    def fit(first: int, second: int) -> bool:
-        try:
-            function([samples[first], samples[second]])
-        except Exception:  # noqa: BLE001  # they do not fit
-            return False
-        return True
-
-    def company(row: int) -> int:
-        return sum(rows[look] for look, other in firsts.items() if fit(row, other))
-
+    if not isinstance(samples, list) or len(samples) == 1:
+        return 0 if isinstance(samples, list) else None
     try:
         looks = [describe(sample) for sample in samples]
     except Exception:  # noqa: BLE001  # a property of the user's failed: this is not the error to report
         return None
     rows = Counter(looks)
-    firsts = {look: looks.index(look) for look in islice(rows, MOST_LOOKS)}
-    named = _ENTRIES.search(_line(error))
-    if named is not None:
-        odd = int(named[1])
-    else:
-        odd = next((row for row in firsts.values() if row and not fit(0, row)), 0)
-    if odd == 0:
-        return 0 if len(samples) == 1 else None
-    return odd if company(0) >= company(odd) else 0
+    usual = looks.index(rows.most_common(1)[0][0])
+    named = map(int, _ENTRIES.findall(_line(error)))
+    for row in (*named, *map(looks.index, islice(rows, MOST_LOOKS))):
+        try:
+            function([samples[usual], samples[row]])
+        except Exception:  # noqa: BLE001  # they do not fit
+            if row != usual:  # else no row fits any
+                return row
+    return None
 
 
 def advise(error: BaseException) -> None:
