@@ -70,15 +70,6 @@ class _Lease(weakref.ref[Any]):
     delivered: bool
 
 
-class _Note(weakref.ref[Any]):
-    """A weak reference to what keeps the memory of a slot that the ring has forgotten."""
-
-    __slots__ = ("delivered", "nbytes")
-
-    nbytes: int
-    delivered: bool
-
-
 def _allocate(nbytes: int) -> tuple[memoryview[Any], None]:
     raw = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -139,7 +130,8 @@ class Ring:
         # All below: guarded by _lock.
         self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
         self._leases: dict[Slot, _Lease] = {}
-        self._notes: list[_Note] = []  # of slots that outlive their epoch, to count them
+        # Of slots that outlive their epoch, to count them: what leases each, and its bytes.
+        self._forgotten: list[tuple[_Lease, int]] = []
         self._takes = 0
         self._per_batch = 1  # slots, of the take before
         self._made = 0
@@ -224,11 +216,10 @@ class Ring:
         with self._lock:
             self._drain(dropped)
             made, free = self._made, list(self._free)
-            leases, notes = list(self._leases.items()), list(self._notes)
+            used = [(lease, slot.nbytes) for slot, lease in list(self._leases.items())]
+            used += [(lease, nbytes) for lease, nbytes in self._forgotten if lease() is not None]
         self._settle()  # an epoch that ended meanwhile did not wait for the lock
-        used = [(slot.nbytes, lease.delivered) for slot, lease in leases]
-        used += [(note.nbytes, note.delivered) for note in notes if note() is not None]
-        leased = [nbytes for nbytes, delivered in used if delivered]
+        leased = [nbytes for lease, nbytes in used if lease.delivered]
         return RingStatistics(
             made=made,
             free=len(free),
@@ -268,19 +259,15 @@ class Ring:
     def _forget(self) -> tuple[Any, Any]:
         """Return all slots, which are the caller's then.  Call with ``_lock`` held.
 
-        Each leased one is freed with its holder, as nobody will look when the lease ends; a lease
-        that is dropped calls nobody back.
+        Each leased one is freed with its holder, as its lease knows no slots any more.
         """
         none: deque[tuple[int, Slot]] = deque()
         free, self._free = self._free, none
         leases, self._leases = self._leases, {}
-        self._notes = [note for note in self._notes if note() is not None]
-        for slot, lease in leases.items():
-            holder = lease()
-            if holder is not None:
-                note = _Note(holder)
-                note.nbytes, note.delivered = slot.nbytes, lease.delivered
-                self._notes.append(note)
+        for lease in leases.values():
+            lease.slots = ()
+        known = [*self._forgotten, *((lease, slot.nbytes) for slot, lease in leases.items())]
+        self._forgotten = [(lease, nbytes) for lease, nbytes in known if lease() is not None]
         return free, leases
 
     def _drain(self, dropped: list[Slot]) -> None:
