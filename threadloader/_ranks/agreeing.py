@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadloader._ranks.share import named_ranks, no_answer
-from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
+from threadloader._ranks.waiting import comes, stay
 from threadloader._threads.waiting import Stop
 from threadloader.errors import RankError, warn_user
 
@@ -53,10 +53,7 @@ def agree(
         if not store.check([verdict]):
             _say(store, prefix, ranks, _verdict(store, prefix, ranks, seconds))
         result = json.loads(store.get(verdict))
-        if store.add(f"{prefix}read", 1) == result["came"]:
-            store.set(f"{prefix}all read", "")
-        elif rank == ranks[0]:  # as a rule the store is in its process, which may end now
-            comes_soon(store, f"{prefix}all read", STAYING_SECONDS)
+        stay(store, prefix, result["came"], is_first=rank == ranks[0])
     except Warning:  # the user's filter makes an error of it
         raise
     except Exception as error:

@@ -2,8 +2,8 @@
 
     each rank: whether it has a batch -> a counter -> whoever votes last -> the outcome -> each rank
 
-A rank votes on a step when it knows the outcome of the one before.  So each key is deleted as soon
-as it can't be asked for any more, and however long an epoch is, the store has a few keys of it.
+A rank votes on a step when it knows the outcome of the one before.  So each key of a step is
+deleted as soon as it can't be asked for any more: however long an epoch is, a few keys are left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
-from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
+from threadloader._ranks.waiting import comes, stay
 from threadloader._threads.waiting import Stop
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class Votes:
         self._left, self._last = True, outcome
         if outcome.error is None:
             with suppress(Exception):  # this rank has what it needs
-                self._end()
+                prefix, ranks = f"{self._prefix}/", self._ranks
+                stay(self._store, prefix, len(ranks), is_first=self._rank == ranks[0])
         return outcome
 
     def leave(self) -> None:
@@ -149,25 +150,6 @@ class Votes:
         if not comes(store, key, self._seconds, self._stop, told):
             return self._say({"error": self._missing()})
         return None if self._stop.is_set else Outcome(**json.loads(store.get(key)))
-
-    def _end(self) -> None:
-        """Let the last rank that knows of the epoch's end clear the store.
-
-        The first rank waits for that, or a while: as a rule the store is in its process, which may
-        end now.
-        """
-        store, key, step = self._store, self._key, self.step
-        store.delete_key(key("waits", self._rank))
-        is_last = store.add(key("ended", step), 1) == len(self._ranks)
-        if is_last:
-            store.delete_key(key("ended", step))
-            store.delete_key(key("outcome", step))
-        if self._rank == self._ranks[0]:
-            if not is_last:
-                comes_soon(store, key("all ended", step), STAYING_SECONDS)
-                store.delete_key(key("all ended", step))
-        elif is_last:
-            store.set(key("all ended", step), "")
 
     def _say(self, outcome: Mapping[str, Any]) -> Outcome:
         """Say what was found of a step, if nobody has yet; return what all ranks are to find."""

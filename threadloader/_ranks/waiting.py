@@ -45,6 +45,23 @@ def comes(
     return True
 
 
+def stay(store: Any, prefix: str, ranks: int, *, is_first: bool) -> None:
+    """Tell that this rank needs nothing more of the store; let the first wait for all, or a while.
+
+    As a rule the store is in the process of the first rank, which may end now.
+
+    Args:
+        store: See `Votes`.
+        prefix: Of all keys.
+        ranks: How many will tell.
+        is_first: Whether this is the first rank.
+    """
+    if store.add(f"{prefix}read", 1) == ranks:
+        store.set(f"{prefix}all read", "")
+    elif is_first:
+        comes_soon(store, f"{prefix}all read", STAYING_SECONDS)
+
+
 def comes_soon(store: Any, key: str, seconds: float) -> bool:
     """Wait in a store for a key; return whether it came.  Nothing ends this before."""
     try:
