@@ -12,7 +12,7 @@ torch's loader; who forgets it is told.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from threadloader._order.samplers import is_known, units_of
 from threadloader._ranks.share import Share, check_askable, rank_and_world
@@ -110,14 +110,6 @@ def rank_of(sampler: Any) -> tuple[int, int] | None:
 _DEEPEST = 4  # samplers within one another
 
 
-class SavedEpoch(NamedTuple):
-    """What a state says of the epoch that the loader begins now."""
-
-    number: int | None  # in the sampler: of the epoch that goes on, or else of the next one
-    begun: bool  # whether an epoch goes on
-    ended: bool  # whether nothing of it is left, so that the user may have told of the next one
-
-
 def within(sampler: Any) -> Iterator[Any]:
     """Yield a sampler, and those within it."""
     for _ in range(_DEEPEST):
@@ -149,26 +141,29 @@ def told_epoch(sampler: Any, seen: int | None) -> int | None:
     return None if number == (seen or 0) else number
 
 
-def tell_of_epoch(sampler: Any, seen: int | None, saved: SavedEpoch) -> None:
+def tell_of_epoch(
+    sampler: Any, seen: int | None, number: int | None, *, begun: bool, ended: bool
+) -> None:
     """Tell a sampler of the epoch that goes on, or of the next one after a saved one.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         seen: As of `told_epoch`.
-        saved: What a state says of it.
+        number: In a saved state: of the epoch that goes on, or else of the next one.
+        begun: Whether an epoch goes on.
+        ended: Whether nothing of it is left, so that the user may have told of the next one.
     """
     counting = _counting(sampler)
-    if counting is None or saved.number in {None, counting.epoch}:
+    if counting is None or number in {None, counting.epoch}:
         return
     told = told_epoch(sampler, seen)
-    if told is not None and not saved.begun:
+    if told is not None and not begun:
         return
-    counting.set_epoch(saved.number)
-    if told is not None and not saved.ended:
+    counting.set_epoch(number)
+    if told is not None and not ended:
         warn_user(
             f"the {type(counting).__name__} was told of epoch {told}, and its state was saved in "
-            f"epoch {saved.number}: the loader calls set_epoch({saved.number}) to load the rest of "
-            "that one"
+            f"epoch {number}: the loader calls set_epoch({number}) to load the rest of that one"
         )
 
 

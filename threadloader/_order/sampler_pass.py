@@ -326,37 +326,37 @@ SamplerPass: TypeAlias = UserPass | KnownPass
 
 
 def open_pass(
-    sampler: Any,
-    draws: EpochDraws,
-    *,
-    snapshot_every: int,
-    position: Position,
-    arrays: bool = False,
-    batched: bool = True,
-    share: Share | None = None,
-    checked: bool = True,
-) -> SamplerPass:
-    """Return a pass over ``sampler``.
+    settings: Any, draws: EpochDraws, position: Position, share: Share | None, *, checked: bool
+) -> SamplerPass | None:
+    """Return a pass over the sampler of a loader; None where there is no sampler.
 
     Args:
-        sampler: Yields a batch's indices, or single ones.
+        settings: Of the loader.
         draws: The random draws of the epoch.
-        snapshot_every: Batches from one checkpoint of a user's sampler to the next; 0 for none.
         position: Where to begin; has one lane.
-        arrays: Whether a batch's indices may be a range or an array.
-        batched: Whether a batch has many samples.
         share: Of this rank; None where all is loaded here.
         checked: Whether a user's sampler has the same indices on all ranks, to be compared.
+
+    Raises:
+        StateError: The position is another sampler's.
+        ValueError: A `TokenBatches` has the lengths of another dataset.
     """
+    if settings.iterable:
+        return None
+    sampler, snapshot_every = settings.index_sampler, settings.snapshot_every_n_steps or 0
+    check_samples = getattr(sampler, "check_samples", None)  # of a `TokenBatches`
+    samples = None if check_samples is None else length_of(settings.dataset)
+    if check_samples is not None and samples is not None:
+        check_samples(samples)
     if share is not None:
         position.count_in(units_of(sampler)[1] * share.world_size)
     (lane,) = position.lanes
     adapter = known(sampler)
     if adapter is not None:
         order = KnownOrder(adapter, draws, position.saved_order)
-        return KnownPass(
-            adapter, lane.batches, order, arrays=arrays, share=share, origin=position.origin
-        )
+        # The threads make the indices of ranges and arrays, each those that it needs.
+        arrays, origin = not settings.whole_batches, position.origin
+        return KnownPass(adapter, lane.batches, order, arrays=arrays, share=share, origin=origin)
     if draws.seeded:
         sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
     start = (lane.checkpoint or lane.first) if position.restored else None
@@ -366,7 +366,7 @@ def open_pass(
     else:
         opened = ShardedUserPass(
             sampler,
-            batched=batched,
+            batched=settings.batched,
             snapshot_every=snapshot_every,
             start=start,
             share=share,

@@ -297,14 +297,9 @@ class Shuffled(KnownSampler):
 
     def order(self) -> NDArray[Any] | None:
         """See `KnownSampler.order`."""
-        if type(self.sampler) is RandomSampler:
-            permutations = self.sampler.permutations()
-        elif _torch.permutes(self.sampler):
-            permutations = _torch.permutations(self.sampler)
-        else:
-            return None
-        permutation: NDArray[Any] = next(permutations)
-        self._rest = permutations
+        ours = type(self.sampler) is RandomSampler
+        self._rest = self.sampler.permutations() if ours else _torch.permutations(self.sampler)
+        permutation: NDArray[Any] | None = next(self._rest)
         return permutation
 
     def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:

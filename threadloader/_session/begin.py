@@ -17,7 +17,6 @@ from threadloader._epoch.feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._lifetime import DROPPED
 from threadloader._order.ranks import (
-    SavedEpoch,
     epoch_of,
     rank_with_own_streams,
     share_of,
@@ -27,7 +26,6 @@ from threadloader._order.ranks import (
     warn_of_same_order,
 )
 from threadloader._order.sampler_pass import open_pass
-from threadloader._order.samplers import length_of
 from threadloader._resume import has_ended
 from threadloader._session.session import LastEpoch
 from threadloader._work.workers import CallingThread, may_draw
@@ -35,10 +33,8 @@ from threadloader._work.workers import CallingThread, may_draw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._order.sampler_pass import SamplerPass
-    from threadloader._ranks.share import Share
     from threadloader._resume import Position
-    from threadloader._rng.seeds import EpochDraws, Seeds
+    from threadloader._rng.seeds import Seeds
     from threadloader._session.session import Session
     from threadloader._session.state import State
     from threadloader._settings import Settings
@@ -119,7 +115,7 @@ def _plan(
     # 3. What is drawn before the first batch.
     draws = seeds.begin_epoch(seed, settings.generator, saved)
     # 4. The sampler.
-    sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
+    sampler_pass = open_pass(settings, draws, position, share, checked=rank is None)
     # 5. Workers: those of the epoch before, or new ones.
     workers = session.kept_workers.reuse(settings)
     is_new = workers is None
@@ -186,43 +182,10 @@ def _tell_of_epoch(sampler: Any, position: Position, session: Session) -> None:
     (lane,) = position.lanes
     state = position.saved
     if state is not None:
-        saved = SavedEpoch(lane.sampler_epoch, bool(state["begun"]), has_ended(state))
-        tell_of_epoch(sampler, session.seen_number, saved)
+        number, ended = lane.sampler_epoch, has_ended(state)
+        tell_of_epoch(sampler, session.seen_number, number, begun=state["begun"], ended=ended)
     else:
         last = session.run.last
         if last is not None and last.position.finished:
             warn_of_same_order(sampler, session.seen_number)
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
-
-
-def open_sampler_pass(
-    settings: Settings,
-    draws: EpochDraws,
-    position: Position,
-    share: Share | None,
-    *,
-    checked: bool,
-) -> SamplerPass | None:
-    """Start the sampler; return None where there is no sampler.
-
-    Raises:
-        StateError: The position is another sampler's.
-        ValueError: A `TokenBatches` has the lengths of another dataset.
-    """
-    if settings.iterable:
-        return None
-    check_samples = getattr(settings.index_sampler, "check_samples", None)  # of a `TokenBatches`
-    samples = None if check_samples is None else length_of(settings.dataset)
-    if check_samples is not None and samples is not None:
-        check_samples(samples)
-    return open_pass(
-        settings.index_sampler,
-        draws,
-        snapshot_every=settings.snapshot_every_n_steps or 0,
-        position=position,
-        # The threads make the indices of them, each those that it needs.
-        arrays=not settings.whole_batches,
-        batched=settings.batched,
-        share=share,
-        checked=checked,
-    )

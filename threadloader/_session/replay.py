@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader._fetch.failure import Origin, origin_of
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import rank_with_own_streams, share_of
+from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import known
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._resume import Lane, Position
 from threadloader._rng.seeds import Seeds
-from threadloader._session.begin import open_sampler_pass
 from threadloader._session.session import new_collation, new_ring
 from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
 from threadloader._work.progress import Progress
@@ -101,7 +101,7 @@ def _origin(session: Session, settings: Settings, wanted: Numbers) -> Origin:
     share = share_of(settings)
     rank = rank_with_own_streams(settings, share)
     draws = Seeds().begin_epoch(settings.seed, None, state)
-    sampler_pass: Any = open_sampler_pass(settings, draws, position, share, checked=rank is None)
+    sampler_pass: Any = open_pass(settings, draws, position, share, checked=rank is None)
     seeds = draws.seeds(kept=False, rank=rank or 0)  # before the order is drawn, as in an epoch
     ways = {"batched": settings.batched, "whole_batches": settings.whole_batches}
     planner = Planner(sampler_pass, position.lanes[0], **ways)

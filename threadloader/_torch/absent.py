@@ -44,7 +44,7 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
-is_extended = is_pipe = is_subset = is_trained = permutes = _no
+is_extended = is_pipe = is_subset = is_trained = _no
 may_be_trained = owns_plain_memory = _no
 as_iterable_dataset = _itself
 array_of = bytes_of_storage = dense_nbytes = stack_into = storage_of = storage_over = _missing

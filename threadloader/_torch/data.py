@@ -68,7 +68,6 @@ __all__ = [
     "open_rank_store",
     "owns_plain_memory",
     "permutations",
-    "permutes",
     "rank_and_world",
     "stack_into",
     "storage_of",
@@ -79,12 +78,8 @@ __all__ = [
 ]
 
 BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
-DRAWING: tuple[Any, ...] = (  # have a ``generator``
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
-SEEDED: tuple[Any, ...] = (RandomSampler,)  # without a generator, draw one number for it
+DRAWING: tuple[Any, ...] = (SubsetRandomSampler, WeightedRandomSampler)  # have a ``generator``
+SEEDED: tuple[Any, ...] = (RandomSampler,)  # the same; without one, draw one number for it
 SEQUENTIAL: tuple[Any, ...] = (SequentialSampler,)
 
 # The attribute in which two objects of a class and a length may differ.
@@ -142,22 +137,19 @@ def gives_whole_batches(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-def permutes(sampler: Any) -> bool:
-    """Whether a sampler's indices are those of one permutation; see `permutations`."""
-    if type(sampler) is not RandomSampler or sampler.replacement:
-        return False
-    return sampler.num_samples <= len(sampler.data_source)
-
-
-def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
+def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any] | None]:
     """Yield the indices of a pass over a `RandomSampler`, as one array; at its end, perhaps none.
+
+    It yields None, and draws nothing, where they are not those of one permutation.
 
     They are those that the sampler would yield, drawn at the same times.
     Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
     tests/conformance/test_array_datasets.py.
     """
-    samples = len(sampler.data_source)
-    generator = sampler.generator
+    samples, generator = len(sampler.data_source), sampler.generator
+    if sampler.replacement or sampler.num_samples > samples:
+        yield None
+        return
     if generator is None:
         generator = new_generator(draw_base_seed(None))
     yield torch.randperm(samples, generator=generator)[: sampler.num_samples].numpy()
