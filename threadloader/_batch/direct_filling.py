@@ -11,7 +11,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from threadloader._batch.filling import DeviceBatch, Filling, call_collate
+from threadloader._batch.filling import DeviceBatch, Filling
 from threadloader._fetch.array_rows import Rows
 from threadloader._layout import infer
 
@@ -191,14 +191,10 @@ class DirectFilling(Filling):
             rows = [row for row in range(self._rows) if row not in left_out]
         else:
             return None
-        failed = None
         try:
-            self._result, self.nbytes, failed = call_collate(
-                self._function, samples, self._pin, default=True, rows=rows
-            )
-            return failed
+            return self._collate(self._function, samples, default=True, rows=rows)
         finally:
-            failed = samples = None  # an error keeps this frame
+            samples = None  # an error keeps this frame
 
     def take(self) -> Any:
         """Return the batch."""

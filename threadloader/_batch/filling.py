@@ -91,6 +91,44 @@ class Filling:
         """
         raise NotImplementedError
 
+    def _collate(
+        self,
+        function: Callable[[Any], Any],
+        samples: Any,
+        *,
+        default: bool,
+        rows: Sequence[int] | None,
+    ) -> CollateFailure | None:
+        """Make the batch by a function; return its error, and of a default one the row at fault.
+
+        Args:
+            function: The collate function.
+            samples: Its argument.
+            default: Whether the function is ours or torch's.
+            rows: The rows of the samples if some were left out.
+        """
+        row = None
+        try:
+            batch = function(samples)
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            if default:
+                from threadloader._batch.odd_sample import (  # noqa: PLC0415  # for messages
+                    advise,
+                    odd_row,
+                )
+
+                row = odd_row(function, samples, error)
+                advise(error)
+            return error, row if row is None or rows is None else rows[row]
+        finally:
+            samples = None  # an error keeps this frame
+        try:
+            self.nbytes = _nbytes_of(batch)
+            self._result = batch if self._pin is None else self._pin(batch)
+        except BaseException as error:  # noqa: BLE001  # likewise; no row caused it
+            return error, None
+        return None
+
     def take(self) -> Any:
         """Return the batch."""
         result, self._result = self._result, None
@@ -151,57 +189,16 @@ class ListFilling(Filling):
         self._parts.clear()
         if self._single:
             samples = samples[0]
-        failed = None
         try:
-            self._result, self.nbytes, failed = call_collate(
-                function, samples, self._pin, default=self._default, rows=rows
-            )
-            return failed
+            return self._collate(function, samples, default=self._default, rows=rows)
         finally:
-            failed = samples = None  # an error keeps this frame
+            samples = None  # an error keeps this frame
             parts.clear()
 
     def _rows(self) -> list[int]:
         """Return the rows that have samples."""
         starts = sorted(self._parts)
         return [start + row for start in starts for row in range(len(self._parts[start]))]
-
-
-def call_collate(
-    function: Callable[[Any], Any],
-    samples: Any,
-    pin: Callable[[Any], Any] | None,
-    *,
-    default: bool,
-    rows: Sequence[int] | None = None,
-) -> tuple[Any, int, CollateFailure | None]:
-    """Call a collate function; return its error, and of a default one the row that caused it.
-
-    Args:
-        function: The collate function.
-        samples: Its argument.
-        pin: Puts the batch into page-locked memory; None to leave it.
-        default: Whether the function is ours or torch's.
-        rows: The rows of the samples if some were left out.
-
-    Returns:
-        The batch, its bytes, and the failure or None.
-    """
-    try:
-        batch = function(samples)
-    except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        if not default:
-            return None, 0, (error, None)
-        from threadloader._batch.odd_sample import advise, odd_row  # noqa: PLC0415  # for messages
-
-        row = odd_row(function, samples, error)
-        advise(error)
-        return None, 0, (error, row if row is None or rows is None else rows[row])
-    try:
-        nbytes = _nbytes_of(batch)
-        return batch if pin is None else pin(batch), nbytes, None
-    except BaseException as error:  # noqa: BLE001  # likewise; no row caused it
-        return None, 0, (error, None)
 
 
 def _nbytes_of(batch: Any) -> int:

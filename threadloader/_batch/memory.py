@@ -17,7 +17,7 @@ from threadloader._batch.ring import ALIGNMENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._batch.ring import Ring
+    from threadloader._batch.ring import Ring, Slot
     from threadloader._layout import Field, Layout, Place
     from threadloader._torch.device import Device
 
@@ -31,6 +31,11 @@ SLOT_NBYTES = 128 << 10
 class BatchMemory:
     """The memory of one batch; some kinds can't be copied from, others can't be taken.
 
+    It is the holder of its slots: they are not reused while it lives.
+
+    Args:
+        ring: Gives the slots; None where there are none.
+
     Threads:
         fields: workers write disjoint rows of them.
         take: consumer, once.
@@ -38,10 +43,14 @@ class BatchMemory:
         release: the last worker, instead, if the collate function makes the batch.
     """
 
-    __slots__ = ("__weakref__", "fields", "nbytes")
+    __slots__ = ("__weakref__", "_ring", "_slots", "fields", "nbytes")
 
-    fields: list[Field]  # one for each leaf: an array `Place.flat`, or a list for text
-    nbytes: int  # of all leaves
+    def __init__(self, ring: Ring | None) -> None:
+        self._ring: Any = ring
+        self._slots: tuple[Slot, ...] = ()
+        # One for each leaf: an array `Place.flat`, or a list for text.
+        self.fields: list[Field] = []
+        self.nbytes = 0  # of all leaves
 
     def take(self) -> list[Any]:
         """Return the parts of the batch: one for each leaf, a list for text."""
@@ -53,16 +62,18 @@ class BatchMemory:
 
     def release(self) -> None:
         """Give the memory back; nothing reads or writes it any more."""
+        slots, self._slots = self._slots, ()
+        if slots:
+            self._ring.release(slots)
 
     def retire(self) -> None:
         """Never use the memory again: nobody knows whether a copy still reads it."""
-        raise NotImplementedError
+        slots, self._slots = self._slots, ()
+        self._ring.retire(slots)
 
 
 class LeasedMemory(BatchMemory):
     """Ordinary memory; a large leaf is leased to the consumer.
-
-    It is the holder of its slots: they are not reused while it lives.
 
     Args:
         ring: Gives the slots.
@@ -71,20 +82,19 @@ class LeasedMemory(BatchMemory):
         rows: Samples in it.
     """
 
-    __slots__ = ("_convert", "_made", "_ring", "_slots")
+    __slots__ = ("_convert", "_made")
 
     def __init__(
         self, ring: Ring, convert: Callable[[Any], Any], layout: Layout, rows: int
     ) -> None:
-        self._ring = ring
+        super().__init__(ring)
         self._convert = convert
         places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
         self._slots = ring.take(sizes, self) if sizes else ()
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []
-        self.fields = []
-        self.nbytes = number = 0
+        number = 0
         for place in places:
             made: Any
             field: Field
@@ -116,11 +126,6 @@ class LeasedMemory(BatchMemory):
                 parts.append(self._convert(made))
         return parts
 
-    def release(self) -> None:
-        """Give the slots back; see `BatchMemory`."""
-        self._ring.release(self._slots)
-        self._slots = ()
-
 
 class PinnedMemory(BatchMemory):
     """Page-locked memory of torch's, which the user copies from.
@@ -136,9 +141,8 @@ class PinnedMemory(BatchMemory):
     __slots__ = ("_parts",)
 
     def __init__(self, layout: Layout, rows: int) -> None:
+        super().__init__(None)
         self._parts: list[Any] = []
-        self.fields = []
-        self.nbytes = 0
         for place in layout.places(rows):
             if place is None:
                 text: list[Any] = [None] * rows
@@ -158,7 +162,7 @@ class PinnedMemory(BatchMemory):
 class StagingMemory(BatchMemory):
     """One page-locked slot for a whole batch, which is copied to a device from there.
 
-    Each leaf is copied into memory of its own.  This object is the holder of the slot.
+    Each leaf is copied into memory of its own.
 
     Args:
         ring: Gives the slot.
@@ -166,12 +170,11 @@ class StagingMemory(BatchMemory):
         rows: Samples in it.
     """
 
-    __slots__ = ("_places", "_ring", "_slots")
+    __slots__ = ("_places",)
 
     def __init__(self, ring: Ring, layout: Layout, rows: int) -> None:
-        self._ring = ring
+        super().__init__(ring)
         self._places: list[tuple[int, Place] | None] = []  # with the first byte of each
-        self.nbytes = 0
         for place in layout.places(rows):
             self._places.append(None if place is None else (self.nbytes, place))
             self.nbytes += 0 if place is None else _aligned(place.nbytes)
@@ -197,16 +200,6 @@ class StagingMemory(BatchMemory):
             for placed, field in zip(self._places, self.fields, strict=True)
         ]
         return parts, copies
-
-    def release(self) -> None:
-        """Give the slot back; see `BatchMemory`."""
-        self._ring.release(self._slots)
-        self._slots = ()
-
-    def retire(self) -> None:
-        """Never use the slot again; see `BatchMemory`."""
-        self._ring.retire(self._slots)
-        self._slots = ()
 
 
 def _aligned(nbytes: int) -> int:
