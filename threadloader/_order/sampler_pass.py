@@ -358,7 +358,7 @@ def open_pass(
         arrays, origin = not settings.whole_batches, position.origin
         return KnownPass(adapter, lane.batches, order, arrays=arrays, share=share, origin=origin)
     if draws.seeded:
-        sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
+        sampler = with_generator(sampler, draws.generator, draws.order_seed)
     start = (lane.checkpoint or lane.first) if position.restored else None
     opened: UserPass
     if share is None:

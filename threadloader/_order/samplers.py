@@ -208,9 +208,9 @@ class KnownSampler:
         """The generator that the user gave the sampler; None for none."""
         return self.sampler.generator if self.draws else None
 
-    def with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> KnownSampler:
+    def with_generator(self, generator: Any, seed: int | None = None) -> KnownSampler:
         """Return the sampler, or a copy that draws from a generator; see `with_generator`."""
-        return type(self)(with_generator(self.index_sampler, generator, keyed_generator))
+        return type(self)(with_generator(self.index_sampler, generator, seed))
 
     def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
         """Yield a rank's batches of a pass, with the position of the first sample of each.
@@ -359,17 +359,17 @@ def known(index_sampler: Any) -> KnownSampler | None:
     return None if kind is None else kind(index_sampler)
 
 
-def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], Any]) -> Any:
+def with_generator(sampler: Any, generator: Any, seed: int | None = None) -> Any:
     """Return ``sampler``, or a copy of it that draws from a generator.
 
     Args:
         sampler: A known one that would draw from the process's random state is copied, also
             within batch samplers.
         generator: Draws the order.
-        keyed_generator: Returns the generator for a `KeyedSampler`.
+        seed: What a `KeyedSampler` draws from instead, with torch and without.
     """
     if is_batching(sampler):
-        inner = with_generator(sampler.sampler, generator, keyed_generator)
+        inner = with_generator(sampler.sampler, generator, seed)
         if inner is sampler.sampler:
             return sampler
         twin = copy.copy(sampler)
@@ -379,7 +379,8 @@ def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], A
     if adapter is None or not adapter.draws or adapter.generator is not None:
         return sampler
     twin = copy.copy(sampler)
-    twin.generator = keyed_generator() if isinstance(adapter, Keyed) else generator
+    keyed = seed is not None and isinstance(adapter, Keyed)
+    twin.generator = np.random.default_rng(seed) if keyed else generator
     return twin
 
 
@@ -408,7 +409,7 @@ class KnownOrder:
                 restore_generator(own, saved)
         self._sampler = sampler
         if draws.seeded:
-            self._sampler = sampler.with_generator(draws.generator, draws.keyed_generator)
+            self._sampler = sampler.with_generator(draws.generator, draws.order_seed)
 
     def state(self) -> Mapping[str, Any] | None:
         """Return the order, JSON-able; None if there is nothing to save.  Draws it if need be."""
@@ -426,7 +427,7 @@ class KnownOrder:
         generator = _torch.new_generator(order.get("seed", 0))
         if "seed" not in order:
             restore_generator(generator, order)
-        return self._sampler.with_generator(generator, lambda: generator)
+        return self._sampler.with_generator(generator)
 
     def _decide(self) -> None:
         """Draw the seed that the sampler would draw from the process's random state.

@@ -268,14 +268,14 @@ class _EpochOrder:
         sequence = np.random.SeedSequence((*self._seeds, number))
         keys = sequence.generate_state(batches + len(bounds) - 1, np.uint64)
         of_group = keys[batches:].astype(np.float64)
-        middle = bounds.index(_middle_group(batches, first, self._settings.group_size))
+        middle = _middle_group(batches, first, self._settings.group_size)
         of_group[middle], of_group[middle + 1] = -np.inf, np.inf
         return np.lexsort((keys[:batches], group, of_group[group]))
 
 
 def _middle_group(batches: int, first: int, size: int) -> int:
-    """Return where the group begins that completes that of the pool before; see `_group_bounds`."""
-    return (batches - first - (batches - first) % size) // (2 * size) * size
+    """Return how many groups come before the one that completes that of the pool before."""
+    return (batches - first) // size // 2
 
 
 def _group_bounds(batches: int, first: int, size: int) -> list[int]:
@@ -290,7 +290,7 @@ def _group_bounds(batches: int, first: int, size: int) -> list[int]:
         first: Batches that complete the group of the pool before.
         size: Batches in a group.
     """
-    middle, last = _middle_group(batches, first, size), (batches - first) % size
+    middle, last = _middle_group(batches, first, size) * size, (batches - first) % size
     whole = [*range(0, middle, size), middle, middle + first]
     return [*whole, *range(middle + first + last, batches, size), batches]
 

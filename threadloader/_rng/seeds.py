@@ -13,7 +13,6 @@ import hashlib
 import json
 import struct
 import zlib
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from threadloader import _torch
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 _input = struct.Struct("<QQ").pack
@@ -75,13 +74,11 @@ class Seeds:
             self.agreed = drawn.get("agreed", self.agreed)
         epoch, self.epoch = self.epoch, self.epoch + 1
         if seed is not None:
-            order = epoch_seed(seed, epoch)
-            generator = _torch.new_generator(order)
-            keyed = partial(np.random.default_rng, order)
-            return EpochDraws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
+            order, base = epoch_seed(seed, epoch), streams_seed(seed, epoch)
+            return EpochDraws(self, _torch.new_generator(order), order_seed=order, base=base)
         if given is not None and "generator" in drawn:
             restore_generator(given, drawn["generator"])
-        return EpochDraws(self, given, lambda: given, drawn=drawn, begun=begun)
+        return EpochDraws(self, given, drawn=drawn, begun=begun)
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the seeds of the next epoch, JSON-able.
@@ -108,8 +105,7 @@ class EpochDraws:
     Args:
         seeds: Of the loader.
         generator: Draws; None for the process's random state.
-        keyed_generator: Returns the generator for keyed orders, which need no torch.
-        seeded: Whether the loader has a ``seed``, which decides all draws.
+        order_seed: Decides the order, if the loader has a ``seed``, which decides all draws.
         base: The base seed of the workers; None to draw it.
         drawn: What was drawn before, if the epoch is resumed; the ``"draws"`` of a saved state.
         begun: Whether that state is of this very epoch, not of the end of the one before.
@@ -122,23 +118,21 @@ class EpochDraws:
         self,
         seeds: Seeds,
         generator: Any,
-        keyed_generator: Callable[[], Any],
         *,
-        seeded: bool = False,
+        order_seed: int | None = None,
         base: int | None = None,
         drawn: Mapping[str, Any] | None = None,
         begun: bool = False,
     ) -> None:
         drawn = drawn or {}
         self.generator = generator
-        self.keyed_generator = keyed_generator
-        self.seeded = seeded
+        self.order_seed = order_seed
+        self.seeded = seeded = order_seed is not None
         self._base = base
         self._seeds = seeds
         self._start = None if seeded or generator is None else state_of(generator)
         # Whether the same is drawn as before.
-        again = begun and not seeded and generator is not None
-        self._redraws = again and drawn["since"] == 0
+        self._redraws = begun and self._start is not None and drawn["since"] == 0
         self._has_base = "base" in drawn
         self._state: dict[str, Any] | None = None
 
