@@ -65,13 +65,12 @@ class Collation:
 
             collate, convert_sample = numpy_collate, numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
-        if collate_fn is default or (batched and collate_fn is collate):
-            collate_fn = None
+        ours = collate if batched else convert_sample
+        if collate_fn is None or collate_fn is default:
+            collate_fn = ours
         # Whether no code of the user's makes batches.
-        self.direct = batched and collate_fn is None
-        self.function = collate
-        if not self.direct:
-            self.function = convert_sample if collate_fn is None else collate_fn
+        self.direct = batched and collate_fn is ours
+        self.function = collate_fn
         self._pin = pin
         convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
         ordinary = memory is None

@@ -38,7 +38,8 @@ class KeptWorkers:
         self._stats = stats
         self._original: Original | None = None  # what the workers of the last epoch have copied
         self._opens_once = False  # whether samples open what a process must not open twice
-        self._workers: Workers | None = None
+        # Kept for the next epoch; they may have been stopped.  Set here alone.
+        self.workers: Workers | None = None
         # Of an iterable that epochs share: the threads that were not seen to end.
         self._readers: tuple[ThreadGroup[Any], ...] = ()
         self._epochs: AtomicWeakSet[Epoch] = AtomicWeakSet()
@@ -47,18 +48,13 @@ class KeptWorkers:
         self._groups: dict[ThreadGroup[Any], None] = {}
 
     @property
-    def workers(self) -> Workers | None:
-        """The workers that are kept for the next epoch; they may have been stopped."""
-        return self._workers
-
-    @property
     def keeps(self) -> bool:
         """Whether there are workers with which the next epoch continues."""
-        return self._workers is not None and not self._workers.stopped
+        return self.workers is not None and not self.workers.stopped
 
     def reuse(self, settings: Settings) -> Workers | None:
         """Return the workers that were kept for this epoch; None if it needs new ones."""
-        workers = self._workers
+        workers = self.workers
         if workers is None or workers.stopped:
             self.dismiss()
             return None
@@ -102,7 +98,7 @@ class KeptWorkers:
             self._readers = (*readers, workers.pools[0].thread_group)
         # Unless user code, called just now, has begun another epoch.
         if settings.persistent_workers and not self.keeps:
-            self._workers = workers
+            self.workers = workers
         return workers
 
     def _original_of(self, settings: Settings) -> Original:
@@ -128,7 +124,7 @@ class KeptWorkers:
             workers: They.
             exception: Its class, the error and its traceback, as of ``__exit__``.
         """
-        if self._workers is workers:
+        if self.workers is workers:
             self.dismiss()
         workers.stop()
         if isinstance(exception[1], ClosedError):
@@ -136,15 +132,15 @@ class KeptWorkers:
 
     def dismiss(self) -> None:
         """Let kept threads end after their running jobs: the next epoch has new ones."""
-        workers = self._workers
+        workers = self.workers
         if workers is not None:
             workers.stop()
-            if self._workers is workers:  # last: after an interrupt the next call stops them
-                self._workers = None
+            if self.workers is workers:  # last: after an interrupt the next call stops them
+                self.workers = None
 
     def forget(self) -> None:
         """Keep no workers for the next epoch; an epoch that they load goes on to its end."""
-        workers, self._workers = self._workers, None
+        workers, self.workers = self.workers, None
         if workers is not None and all(epoch.ended for epoch in self._epochs.all()):
             workers.stop()  # else they stop when the epoch is dropped
 

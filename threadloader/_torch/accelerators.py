@@ -159,8 +159,8 @@ class Accelerator:
 
     def allocate(self, nbytes: int) -> tuple[memoryview[Any], DeviceMemory]:
         with self._guard():
-            memory, tensor = page_locked(nbytes)
-        return memory, DeviceMemory(tensor, self._check)
+            tensor, array = empty_pinned((nbytes,), np.dtype(np.uint8))
+        return memoryview(array), DeviceMemory(tensor, self._check)
 
     def _check(self) -> None:
         """Record an event behind all copies, as torch does when it frees their sources."""
@@ -270,14 +270,6 @@ class _Cuda(Accelerator):
 
     def _stream_of(self, device: torch.device) -> Any:
         return torch.cuda.current_stream(device)
-
-
-def page_locked(nbytes: int) -> tuple[memoryview[Any], Tensor]:
-    """Return page-locked memory for the current accelerator, and the tensor that owns it."""
-    with _making:
-        tensor = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        array: Any = tensor.numpy()
-    return memoryview(array), tensor
 
 
 def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Tensor, Any]:
