@@ -147,10 +147,10 @@ class Column:
 
 def test_samples_that_are_too_long_are_an_error_or_left_out_or_stand_alone() -> None:
     with pytest.raises(
-        ValueError, match=r"sample 2 has length 30, more than max_tokens=20: .*drop"
+        ValueError, match=r"sample 2 has length 30: .* more than max_tokens=20: .*drop"
     ):
         TokenBatches([3, 20, 30], 20)
-    with pytest.raises(ValueError, match=r"sample 1 has length 18, 24 with padding, more than"):
+    with pytest.raises(ValueError, match=r"sample 1 has length 18: with padding that is more than"):
         TokenBatches([3, 18], 20, pad_to_multiple_of=8)
     lengths = [3, 20, 30, 40]
     dropped = list(TokenBatches(lengths, 20, too_long="drop"))
@@ -164,7 +164,7 @@ def test_samples_that_are_too_long_are_an_error_or_left_out_or_stand_alone() -> 
     ("lengths", "error", "message"),
     [
         *(
-            (np.array([5, wrong, 3]), ValueError, "length of sample 1 is .*: it must be positive")
+            (np.array([5, wrong, 3]), ValueError, "sample 1 has length .*: it must be positive")
             for wrong in (0, -1, float("nan"), float("inf"), 1 << 60)
         ),
         ([], ValueError, r"have shape \(0,\)"),

@@ -35,6 +35,8 @@ _LARGEST = 1 << 53  # beyond it, floats skip whole numbers
 _VERSION = 2  # of what follows from the arguments
 _STATE = frozenset({"epoch", "pool", "batch", "before", "order"})
 
+_ADVICE = "shorten it, or choose too_long='drop' or 'alone'"
+
 TooLong = Literal["error", "drop", "alone"]
 
 
@@ -91,7 +93,7 @@ class TokenBatches:
         max_tokens = _positive("max_tokens", max_tokens)
         multiple = checked_count("pad_to_multiple_of", pad_to_multiple_of or 1, at_least=1)
         array = _as_array(lengths)
-        _check_lengths(array, multiple, max_tokens if too_long == "error" else None)
+        _check_lengths(array, multiple, max_tokens if too_long == "error" else math.inf)
         sampled = _rounded(array[_sampled(len(array))], multiple)
         if max_samples is not None:
             max_samples = checked_count("max_samples", max_samples, at_least=1)
@@ -400,28 +402,22 @@ def _as_array(lengths: Any) -> NDArray[Any]:
     return array
 
 
-def _check_lengths(lengths: NDArray[Any], multiple: int, most: float | None) -> None:
+def _check_lengths(lengths: NDArray[Any], multiple: int, most: float) -> None:
     """Refuse a length that is not positive, not finite, or more than ``most`` with its padding."""
     for start in range(0, len(lengths), _CHECKED):
         part = lengths[start : start + _CHECKED]
         plain = _rounded(part, 1)
-        wrong = ~((plain > 0) & (plain <= _LARGEST))  # NaN is neither
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            msg = (
-                f"the length of sample {start + at} is {part[at]}: "
-                "it must be positive, and at most 2**53"
-            )
-            raise ValueError(msg)
-        padded = _rounded(part, multiple)
-        if most is not None and (wrong := padded > most).any():
-            at = int(np.argmax(wrong))
-            told = "" if padded[at] == part[at] else f", {padded[at]} with padding"
-            msg = (
-                f"sample {start + at} has length {part[at]}{told}, more than max_tokens={most:g}: "
-                "shorten it, or choose too_long='drop' or 'alone'"
-            )
-            raise ValueError(msg)
+        positive = (plain > 0) & (plain <= _LARGEST)  # NaN is not
+        _refuse(part, start, ~positive, "it must be positive, and at most 2**53")
+        why = f"with padding that is more than max_tokens={most:g}: {_ADVICE}"
+        _refuse(part, start, _rounded(part, multiple) > most, why)
+
+
+def _refuse(lengths: NDArray[Any], first: int, wrong: NDArray[np.bool_], why: str) -> None:
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        msg = f"sample {first + at} has length {lengths[at]}: {why}"
+        raise ValueError(msg)
 
 
 def _rounded(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
