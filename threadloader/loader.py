@@ -208,19 +208,19 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         if shuffle == "keyed" and not ordered:  # or torch refuses it
             sampler, shuffle = KeyedSampler(dataset, generator), None
         super().__init__(
-            _torch.as_iterable_dataset(dataset) if unsharded else dataset,  # type: ignore[arg-type]
-            batch_size,
-            bool(shuffle) if shuffle == "keyed" else shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
+            dataset=_torch.as_iterable_dataset(dataset) if unsharded else dataset,  # type: ignore[arg-type]
+            batch_size=batch_size,
+            shuffle=bool(shuffle) if shuffle == "keyed" else shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,

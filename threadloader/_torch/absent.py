@@ -140,38 +140,17 @@ class DataLoader(Generic[T_co]):
     """Checks and keeps torch's arguments as torch's class of this name does, with its messages.
 
     Args:
-        As `torch.utils.data.DataLoader`.  Samplers are left as they are given.
+        given: All of `torch.utils.data.DataLoader`, by name.  Samplers are left as they are given.
 
     Raises:
         ValueError: An argument has a wrong value, or excludes another.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        num_workers: int = 0,
-        collate_fn: Any = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Any = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
-        *,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name != "self"}
+    def __init__(self, **given: Any) -> None:
         _check(given)
         del given["shuffle"]  # a sampler stands for it
         vars(self).update(given, _protected=True)
-        if batch_sampler is not None:
+        if given["batch_sampler"] is not None:
             vars(self)["batch_size"] = None
 
     def __setattr__(self, name: str, value: Any) -> None:
