@@ -25,7 +25,8 @@ VERSION = 5
 _VERSION_KEY, _ENTRIES_KEY = "threadloader", "entries"
 _ADDED = ("_iterator_finished",)  # to a state, by others
 _ENTRIES = 64
-_DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
+# Left out, as None is, to save bytes.
+_DEFAULTS = {"drop_last": False, "torch": False, "isolate_rng": True}
 _RANKS = ("rank", "world_size")  # of an iterable dataset, each of whose shares has a state
 
 
@@ -42,7 +43,7 @@ def fingerprint_of(settings: Settings) -> dict[str, Any]:
         "drop_last": settings.drop_last,
         "seed": settings.seed,
         "generator": None if settings.generator is None else _name_of(settings.generator),
-        "shared randomness": not settings.isolate_rng,
+        "isolate_rng": bool(settings.isolate_rng),
     }
     if not settings.iterable:
         index_sampler = settings.index_sampler
@@ -61,11 +62,7 @@ def fingerprint_of(settings: Settings) -> dict[str, Any]:
         fingerprint |= {"rank": share.rank, "world_size": share.world_size}
     elif share is not None:  # its state counts units, whatever a batch has
         fingerprint |= {"batch_size": None, "batches": None, "sharded": True}
-    return {
-        name: value
-        for name, value in fingerprint.items()
-        if value is not None and value is not False  # 0 is a seed
-    }
+    return {name: it for name, it in fingerprint.items() if it != _DEFAULTS.get(name)}
 
 
 def _digest_of(value: Any) -> int | None:
@@ -191,12 +188,8 @@ def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, A
     before, now = (part.get(name, _DEFAULTS.get(name)) for part in (saved, fingerprint))
     if name == "sharded":
         return "shard was given, and is not now: shard=(0, 1) loads all in one process"
-    if name == "shared randomness":
-        name, before, now = "isolate_rng", not before, not now
     if name not in _RANKS:
         return f"{name} was {before!r} and is {now!r}"
-    if name == "rank" and "world_size" in saved:
-        before, now = before or 0, now or 0
     return (
         f"{name} in shard was {before!r} and is {now!r} (each rank's share of an iterable dataset "
         "has a state of its own: in the midst of an epoch as many ranks as before go on, each from "
