@@ -24,6 +24,7 @@ OF_THE_PROCESS = {
     "_streams",
     "_idle",
     "_at_exit",
+    "_default_before",
     "_leaving",
     "_listeners",
     "_making",

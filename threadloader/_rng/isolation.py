@@ -81,21 +81,15 @@ def isolated_here(
         here.stream = here.outer = stream
         here.samples = stream.samples
         operators = redirection().operators
-        redirected: Callable[..., T] = _called if operators is None else operators.redirected
+        if operators is None:
+            return function(*args)
+        redirected: Callable[..., T] = operators.redirected
         if alone and before[0] is None:  # no sample loads from here
             return stream.samples.call_alone(function, args, redirected)
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
         stream, function, args = None, DROPPED, ()  # an error keeps this frame
-
-
-def _called(function: Callable[..., T], *args: Any) -> T:
-    """Call a function; no operators of torch's are redirected."""
-    try:
-        return function(*args)
-    finally:
-        function, args = DROPPED, ()  # an error keeps this frame
 
 
 isolated_batch = partial(isolated_here, alone=True)
@@ -111,9 +105,7 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    hooks, holder = redirection().hooks, object()
-    before = here.stream, here.outer, here.samples
-    hooks.hold(holder)
+    before, end = (here.stream, here.outer, here.samples), redirect_for(stream)
     try:
         here.stream = here.outer = stream
         here.samples = stream.samples
@@ -121,7 +113,7 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
             yield
     finally:
         here.stream, here.outer, here.samples = before
-        hooks.release(holder)
+        end()
 
 
 def redirecting() -> AbstractContextManager[None]:

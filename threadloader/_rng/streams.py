@@ -40,26 +40,16 @@ _WORD = (1 << 64) - 1
 T = TypeVar("T")
 
 
-class _Default:
-    """torch's default generator, as long as samples draw from it.
-
-    Threads:
-        state: the main thread.
-        forked: the thread of the child.
-    """
-
-    def __init__(self) -> None:
-        self.state: Any = None  # before samples drew from it; None when none does
-
-    def forked(self) -> None:
-        """Let a child process, that is forked while a sample draws, have the state of before."""
-        state, self.state = self.state, None
-        if state is not None:
-            _torch.default_generator().set_state(state)
+# The state of torch's default generator from before samples drew from it; empty when none does.
+# Of the main thread alone.
+_default_before: list[Any] = []
 
 
-_default = _Default()
-in_forked_child(_default.forked)
+@in_forked_child
+def _forked() -> None:
+    """Let a child process, that is forked while a sample draws, have the state of before."""
+    while _default_before:
+        _torch.default_generator().set_state(_default_before.pop())
 
 
 class SampleStream:
@@ -194,15 +184,14 @@ class SampleStream:
             if not self._draws_torch or get_ident() != main_thread().ident:
                 return redirected(function, *args)
             own, default = self._torch, _torch.default_generator()
-            _default.state = default.get_state()
+            _default_before.append(default.get_state())
             self._torch, self._uses_default, self._torch_at = default, True, -1
             return function(*args)
         finally:
             if own is not None:
                 self._torch, self._uses_default, self._torch_at = own, False, -1
-                if _default.state is not None:
-                    default.set_state(_default.state)
-                    _default.state = None
+                if _default_before:
+                    default.set_state(_default_before.pop())
             self = function = args = redirected = DROPPED  # an error keeps this frame
 
     def seed_default(self) -> None:
