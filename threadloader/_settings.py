@@ -90,14 +90,13 @@ class Settings(NamedTuple):
     @property
     def window(self) -> Window:
         """How many batches may be planned."""
-        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return Window.chosen(
+        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None) or 0
+        return Window.of(
             self.num_workers,
-            rows=rows if self.batched else 1,
+            rows if self.batched else 1,
             whole_batches=self.whole_batches,
-            prefetch=self.prefetch,
-            factor=self.prefetch_factor,
-            memory_budget=self.memory_budget,
+            chosen=self.prefetch or (self.prefetch_factor or 0) * self.num_workers or None,
+            budget=self.memory_budget,
         )
 
     @property

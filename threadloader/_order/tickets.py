@@ -233,47 +233,35 @@ LARGE_NBYTES = 1 << 30
 
 
 class Window(NamedTuple):
-    """How many batches may be planned and not yet returned."""
+    """How many batches may be planned and not yet returned.
 
-    batches: int
-    fixed: bool  # whether the user chose the number
-    of_large: int  # the same for batches that fill a cache
-    memory_budget: int | None = None  # bytes, if the user chose them
+    The number that the user chose, or else as many as keep all workers busy.
+    """
+
+    chosen: int | None  # batches
+    needed: int  # the same, at least
+    budget: int  # bytes of all batches, if more than two
 
     @classmethod
-    def chosen(
-        cls,
-        workers: int,
-        *,
-        rows: int | None,
-        whole_batches: bool,
-        prefetch: int | None,
-        factor: int | None,
-        memory_budget: int | None = None,
+    def of(
+        cls, workers: int, rows: int, *, whole_batches: bool, chosen: int | None, budget: int | None
     ) -> Window:
-        """Return the window that the user asked for, or else one that keeps all workers busy.
+        """Return the window of an epoch.
 
         Args:
             workers: Threads.
-            rows: Samples in a batch; None if that is not known.
+            rows: Samples in a batch; 0 if that is not known.
             whole_batches: Whether one worker does a whole batch.
-            prefetch: Batches; None if the user did not choose.
-            factor: Batches a worker; None if the user did not choose.
-            memory_budget: Bytes of all batches; the same.
+            chosen: Batches; None if the user did not choose.
+            budget: Bytes of all batches; the same.
         """
-        if prefetch is not None:
-            return cls(prefetch, fixed=True, of_large=prefetch)
-        if factor:
-            return cls(factor * workers, fixed=True, of_large=factor * workers)
         busy = workers if whole_batches else -(-2 * workers // (rows or UNKNOWN_ROWS))
-        needed = 2 + busy
-        most, of_large = max(WINDOW, needed), max(CACHE_WINDOW, needed)
-        return cls(most, fixed=False, of_large=of_large, memory_budget=memory_budget)
+        return cls(chosen, 2 + busy, LARGE_NBYTES if budget is None else budget)
 
     @property
     def most(self) -> int:
         """The largest number of batches, whatever their size."""
-        return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
+        return self.chosen or max(self.needed, SMALL_WINDOW)
 
     def room(self, nbytes: int, needed: int = 0) -> int:
         """Return how many batches to plan.
@@ -282,14 +270,14 @@ class Window(NamedTuple):
             nbytes: Bytes that a batch takes now; 0 if unknown.
             needed: Batches that keep all threads busy.
         """
-        if self.fixed:
-            return self.batches
+        if self.chosen:
+            return self.chosen
+        needed = max(self.needed, needed)
         if not nbytes:
-            return max(self.batches, needed)
+            return max(WINDOW, needed)
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
-        most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
-        budget = LARGE_NBYTES if self.memory_budget is None else self.memory_budget
-        return min(max(most, needed), max(2, budget // nbytes))
+        least = max(WINDOW, small) if nbytes < CACHE_NBYTES else CACHE_WINDOW
+        return min(max(least, needed), max(2, self.budget // nbytes))
 
 
 class PrefetchDepth:
@@ -332,7 +320,7 @@ class PrefetchDepth:
     def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""
         room = self.most(window)
-        if not window.fixed and self._depth:
+        if not window.chosen and self._depth:
             room = min(room, self._depth + self._grows)
         self._depth, self._grows = room, 0
         return room
