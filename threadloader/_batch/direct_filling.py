@@ -232,14 +232,11 @@ class DirectFilling(Filling):
         with self._deciding:
             if self._laid_out is None:
                 layout = layout_of(sample)
-                return None if layout is None else self._lay_out(layout)
+                if layout is not None:
+                    memory = self._path.memory(layout, self._rows)
+                    self.nbytes = memory.nbytes
+                    self._laid_out = layout, memory
             return self._laid_out
-
-    def _lay_out(self, layout: Layout) -> tuple[Layout, BatchMemory]:
-        memory = self._path.memory(layout, self._rows)
-        self.nbytes = memory.nbytes
-        self._laid_out = laid_out = layout, memory
-        return laid_out
 
     def _write_rest(self) -> bool:
         if self._laid_out is None:

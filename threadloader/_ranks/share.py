@@ -95,13 +95,10 @@ def rank_and_world() -> tuple[int, int]:
     Raises:
         ValueError: Only one of the two variables is set, or they are no numbers.
     """
-    return _torch.rank_and_world() or _environment()
-
-
-def _environment() -> tuple[int, int]:
     told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
-    if told == [None, None]:
-        return 0, 1
+    joined = _torch.rank_and_world()
+    if joined is not None or told == [None, None]:
+        return joined or (0, 1)
     try:
         rank, world = map(int, filter(None, told))
     except ValueError:

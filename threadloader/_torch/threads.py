@@ -19,7 +19,7 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from contextlib import ExitStack
 
 __all__ = [
@@ -137,27 +137,13 @@ def ignore_captures() -> None:
 
     Source: ``cudaThreadExchangeStreamCaptureMode``, which torch itself calls for its allocator.
     """
-    for exchange in _exchanges():
-        # It writes the former mode into its argument.
-        if exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL))) == 0:
-            return
-
-
-def _exchanges() -> Iterator[Callable[[Any], int]]:
-    """Yield the runtime's function, from libraries that torch has loaded, never from others."""
     name = "hip" if torch.version.hip else "cuda"
-    for library in _libraries():
-        with suppress(OSError, AttributeError):
-            yield getattr(ctypes.CDLL(library), f"{name}ThreadExchangeStreamCaptureMode")
-
-
-def _libraries() -> Iterator[str]:
-    # A library's handle finds the names of all libraries that it was linked with; not on Windows,
-    # where a library is found by its name once it is loaded.
-    yield torch._C.__file__
-    version = (torch.version.cuda or "").split(".")
-    if hasattr(ctypes, "WinDLL") and version[0]:
-        yield f"cudart64_{'110' if version[0] == '11' else version[0]}.dll"
+    with suppress(OSError, AttributeError):
+        # A library's handle finds the names of all libraries that it was linked with; but not on
+        # Windows.
+        torch_c = ctypes.CDLL(torch._C.__file__)
+        exchange = getattr(torch_c, f"{name}ThreadExchangeStreamCaptureMode")
+        exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))  # the former mode is written into it
 
 
 @cache  # a handle is a class, and so in cycles of references
