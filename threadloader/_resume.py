@@ -268,11 +268,6 @@ class Position:
         """The number of delivered batches."""
         return sum(lane.batches + len(lane.ahead) for lane in self.lanes)
 
-    @property
-    def saved_order(self) -> Mapping[str, Any] | None:
-        """The order of a known sampler in the saved state; None for none."""
-        return None if self.saved is None else self.saved.get("order")
-
     def state(self) -> dict[str, Any]:
         """Return the state, JSON-able if the states of the user's objects are."""
         state: dict[str, Any] = {"lanes": [lane.state() for lane in self.lanes]}

@@ -91,15 +91,15 @@ class UserPass:
             over = start.ended
             _restore_sampler(inner, start)
         self._batch_size = None if inner is sampler else sampler.batch_size
-        self._iterating = _Iterating(
+        self.iterating = _Iterating(
             inner, states.get("self", states.get("iterator")), over=over, skip=skip, count=count
         )
         self._drawing: Iterator[Any]
         if inner is sampler:
-            self._drawing = self._iterating.start()
+            self._drawing = self.iterating.start()
         else:
             self._drawing = _user_batches(
-                self._iterating, sampler.batch_size, drop_last=sampler.drop_last
+                self.iterating, sampler.batch_size, drop_last=sampler.drop_last
             )
 
     def __iter__(self) -> Iterator[Any]:
@@ -119,26 +119,22 @@ class UserPass:
             A `Checkpoint` if the sampler or its iterator has a state.  A check, which is a number
             that follows from all indices so far, if neither has.  None if there is nothing to save.
         """
-        if not self._iterating.stateful:
+        if not self.iterating.stateful:
             self._check = _checked(self._check, indices)
             return self._check
         if not self._snapshot_every:
             return None
         ended = self._batch_size is not None and len(indices) < self._batch_size
         if ended or batches == 1 or batches % self._snapshot_every == 0:
-            return Checkpoint(batches, samples, self._iterating.states(), ended=ended)
+            return Checkpoint(batches, samples, self.iterating.states(), ended=ended)
         return None
-
-    def finder_of_first(self) -> Callable[[], Checkpoint | None]:
-        """Return the `Lane.find_first` of this pass, which does not keep it alive."""
-        return partial(_first_of, weakref.ref(self._iterating))
 
     def length(self) -> int | None:
         """Return the number of batches in all; None if the sampler has a state.
 
         A state may change the length.
         """
-        return None if self._iterating.stateful else length_of(self._sampler)
+        return None if self.iterating.stateful else length_of(self._sampler)
 
 
 class ShardedUserPass(UserPass):
@@ -183,7 +179,7 @@ class ShardedUserPass(UserPass):
 
     def __next__(self) -> Any:
         units = self._units = next(self._drawing)
-        before = self._position + self._iterating.skipped
+        before = self._position + self.iterating.skipped
         self._position += self._count(units)
         mine = self._share.of(len(units), self._size)
         if not mine or (self._drop_last and len(units) < self._step):
@@ -201,7 +197,7 @@ class ShardedUserPass(UserPass):
         indices: Sequence[Any],  # noqa: ARG002  # the same
     ) -> Checkpoint | int | None:
         """Return a checkpoint, or a check, of the global batches; see `UserPass.checkpoint`."""
-        return super().checkpoint(batches, self._position + self._iterating.skipped, self._units)
+        return super().checkpoint(batches, self._position + self.iterating.skipped, self._units)
 
 
 class _Iterating:
@@ -353,7 +349,7 @@ def open_pass(
     (lane,) = position.lanes
     adapter = known(sampler)
     if adapter is not None:
-        order = KnownOrder(adapter, draws, position.saved_order)
+        order = KnownOrder(adapter, draws, (position.saved or {}).get("order"))
         # The threads make the indices of ranges and arrays, each those that it needs.
         arrays, origin = not settings.whole_batches, position.origin
         return KnownPass(adapter, lane.batches, order, arrays=arrays, share=share, origin=origin)
@@ -373,7 +369,7 @@ def open_pass(
             skip=0 if start is not None and start.batches else position.skip,
         )
     if lane.first is None and not position.restored:
-        lane.find_first = opened.finder_of_first()
+        lane.find_first = partial(_first_of, weakref.ref(opened.iterating))
     return opened
 
 

@@ -47,12 +47,8 @@ def redirect_for(stream: WorkerStream | None) -> Callable[[], object]:
     if stream is None:
         return _nothing
     hooks, holder = redirection().hooks, object()
-    end: Callable[[], object] = when_dropped(stream, hooks.release, holder)
-    try:
-        hooks.hold(holder)
-    except BaseException:  # Ctrl-C: the caller has nothing yet to call
-        end()
-        raise
+    end = when_dropped(stream, hooks.release, holder)  # first: Ctrl-C may come up in `hold`
+    hooks.hold(holder)
     return end
 
 

@@ -77,7 +77,7 @@ class SampleStream:
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
         self._draws_torch = False  # whether a sample drew from torch
-        self._uses_default = False  # whether ``_torch`` is torch's default generator
+        self.uses_default = False  # whether ``_torch`` is torch's default generator
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -149,10 +149,11 @@ class SampleStream:
     @property
     def torch_generator(self) -> Any:
         """The generator for torch's operators."""
-        self._seed_torch()
+        self.seed_torch()
         return self._torch
 
-    def _seed_torch(self) -> None:
+    def seed_torch(self) -> None:
+        """Seed `torch_generator` for the present position, if that was not done."""
         done = len(self._counted)
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
@@ -185,27 +186,14 @@ class SampleStream:
                 return redirected(function, *args)
             own, default = self._torch, _torch.default_generator()
             _default_before.append(default.get_state())
-            self._torch, self._uses_default, self._torch_at = default, True, -1
+            self._torch, self.uses_default, self._torch_at = default, True, -1
             return function(*args)
         finally:
             if own is not None:
-                self._torch, self._uses_default, self._torch_at = own, False, -1
+                self._torch, self.uses_default, self._torch_at = own, False, -1
                 if _default_before:
                     default.set_state(_default_before.pop())
             self = function = args = redirected = DROPPED  # an error keeps this frame
-
-    def seed_default(self) -> None:
-        """Seed torch's default generator for the present position, if it is used."""
-        if self._uses_default:
-            self._seed_torch()
-
-    def seeding(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
-        """Return a function that seeds torch's default generator before each call, if it is used.
-
-        Args:
-            function: Of the user's; called once for each position.
-        """
-        return Seeded(self._seed_torch, function) if self._uses_default else function
 
 
 class Seeded:
@@ -349,7 +337,8 @@ def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
     if outer is not None:
         here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
-        samples.seed_default()
+        if samples.uses_default:
+            samples.seed_torch()
 
 
 def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:
@@ -359,7 +348,9 @@ def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:
         function: Of the user's; its samples are those of `enter_sample_streams`.
     """
     samples = here.samples
-    return function if samples is None else samples.seeding(function)
+    if samples is None or not samples.uses_default:
+        return function
+    return Seeded(samples.seed_torch, function)
 
 
 def leave_streams() -> None:

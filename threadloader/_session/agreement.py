@@ -88,10 +88,9 @@ class Agreement:
                 "version": __version__,
                 "world_size": share.world_size,
             }
-            me = _torch.rank_and_world()
             self._number, self._epochs = next(_agreements), 0
             prefix = f"{self._number}/{ranks[0]}/"  # several groups of ranks may agree at once
-            agreed = agree(store, prefix, me[0] if me else 0, ranks, record, SECONDS)
+            agreed = agree(store, prefix, _rank(), ranks, record, SECONDS)
             if unknown:
                 seed = seeds.agreed = agreed["drawn"]
         elif unknown and _draws(settings.index_sampler):
@@ -128,9 +127,11 @@ class Agreement:
             raise ValueError(msg)
         prefix = f"{self._number}/{ranks[0]}/epoch {self._epochs}"
         self._epochs += 1
-        me = _torch.rank_and_world()
-        rank = me[0] if me else 0
-        return Votes(store, prefix, rank, ranks, share.uneven, SECONDS)
+        return Votes(store, prefix, _rank(), ranks, share.uneven, SECONDS)
+
+
+def _rank() -> int:
+    return (_torch.rank_and_world() or (0,))[0]
 
 
 def _store_of(shard: Any, share: Share) -> tuple[Any, Sequence[int]]:
@@ -143,8 +144,7 @@ def _store_of(shard: Any, share: Share) -> tuple[Any, Sequence[int]]:
     store, me = _torch.open_rank_store(), _torch.rank_and_world()
     mesh = getattr(shard, "mesh", None)
     if mesh is not None:
-        ranks = mesh.flatten().tolist()
-        return store, ranks
+        return store, mesh.flatten().tolist()
     if me is None or me[1] != share.world_size:
         return None, ()
     return store, range(share.world_size)
