@@ -208,7 +208,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         if shuffle == "keyed" and not ordered:  # or torch refuses it
             sampler, shuffle = KeyedSampler(dataset, generator), None
         super().__init__(
-            dataset=_torch.as_iterable_dataset(dataset) if unsharded else dataset,  # type: ignore[arg-type]
+            dataset=_torch.PlainIterable() if unsharded else dataset,  # type: ignore[arg-type]
             batch_size=batch_size,
             shuffle=bool(shuffle) if shuffle == "keyed" else shuffle,
             sampler=sampler,

@@ -32,11 +32,6 @@ def _no(*_: Any) -> bool:
     return False
 
 
-def _itself(value: Any) -> Any:
-    """Return the value: nothing is to be wrapped."""
-    return value
-
-
 def _missing(*_: Any, **__: Any) -> NoReturn:
     msg = "this needs torch: pip install torch (extra: torch)"
     raise ModuleNotFoundError(msg, name="torch")
@@ -46,7 +41,6 @@ default_generator = open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
 is_extended = is_pipe = is_subset = is_trained = _no
 may_be_trained = owns_plain_memory = _no
-as_iterable_dataset = _itself
 array_of = bytes_of_storage = dense_nbytes = stack_into = storage_of = storage_over = _missing
 tensor_of = view_of_storage = _missing
 default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
@@ -134,6 +128,9 @@ class Dataset(Generic[T_co]):
 
 class IterableDataset(Dataset[T_co]):
     """The base of this package's iterable datasets; each worker reads a replica."""
+
+
+PlainIterable = IterableDataset
 
 
 class DataLoader(Generic[T_co]):

@@ -51,9 +51,9 @@ __all__ = [
     "Dataset",
     "Generator",
     "IterableDataset",
+    "PlainIterable",
     "Tensor",
     "array_of",
-    "as_iterable_dataset",
     "bytes_of_storage",
     "default_collate",
     "default_convert",
@@ -90,17 +90,11 @@ CONTENTS: Mapping[type, str] = {
 }
 
 
-def as_iterable_dataset(iterable: Any) -> IterableDataset[Any]:
-    """Return a dataset for DataLoader's checks, in the place of a plain iterable."""
-    return _Iterable(iterable)
-
-
-class _Iterable(IterableDataset[Any]):
-    def __init__(self, iterable: Any) -> None:
-        self.iterable = iterable
+class PlainIterable(IterableDataset[Any]):
+    """Stands for an iterable of no class of torch's in DataLoader's checks."""
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.iterable)
+        return iter(())
 
 
 def has_getitem(dataset: object) -> bool:
