@@ -84,31 +84,35 @@ def length_of(value: Any) -> int | None:
         return None
 
 
-class SequentialSampler:
-    """Indices 0, 1, 2 ...; stands for torch's class of this name where torch is not installed."""
+class _Sampler:
+    """A sampler of our own.
 
-    def __init__(self, dataset: Sized) -> None:
-        self.data_source = dataset
+    Args:
+        dataset: Its length is the number of samples.
+        generator: Draws the order, if there is something to draw.
+    """
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source)))
+    def __init__(self, dataset: Any, generator: Any = None) -> None:
+        self.data_source: Sized = dataset
+        self.generator = generator
 
     def __len__(self) -> int:
         return len(self.data_source)
 
 
-class RandomSampler:
+class SequentialSampler(_Sampler):
+    """Indices 0, 1, 2 ...; stands for torch's class of this name where torch is not installed."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+
+class RandomSampler(_Sampler):
     """A new permutation each epoch; stands for torch's class where torch is not installed.
 
-    Args:
-        dataset: Its length is the number of samples.
-        generator: Draws the permutations; by default NumPy's global state, so that
-            ``numpy.random.seed`` decides the order as ``torch.manual_seed`` does with torch.
+    Its generator is NumPy's; by default NumPy's global state, so that ``numpy.random.seed`` decides
+    the order as ``torch.manual_seed`` does with torch.
     """
-
-    def __init__(self, dataset: Sized, generator: np.random.Generator | None = None) -> None:
-        self.data_source = dataset
-        self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
         for order in self.permutations():
@@ -123,40 +127,23 @@ class RandomSampler:
             draw = np.random.default_rng(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
         yield draw.permutation(len(self.data_source))
 
-    def __len__(self) -> int:
-        return len(self.data_source)
 
-
-class KeyedSampler:
+class KeyedSampler(_Sampler):
     """A new permutation each epoch, in constant memory: see `threadloader._rng.permutation`.
 
-    Args:
-        dataset: Its length is the number of samples.
-        generator: Draws one seed an epoch; None for the process's random state.
+    Its generator draws one seed an epoch; by default the process's random state does.
     """
 
-    def __init__(self, dataset: Any, generator: Any = None) -> None:
-        self.data_source: Sized = dataset
-        self.generator = generator
-
     def __iter__(self) -> Iterator[int]:
-        for span in self.spans(0, SPAN):
-            yield from span.tolist()
-
-    def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
-        """Yield the indices from a position on, as arrays of ``size``; the last may be shorter."""
         order = self.order()
-        for start in range(position, len(order), size):
-            yield order.span(start, min(len(order), start + size))
+        for start in range(0, len(order), SPAN):
+            yield from order.span(start, min(len(order), start + SPAN)).tolist()
 
     def order(self) -> KeyedPermutation:
         """Draw the permutation of a pass."""
         from threadloader._rng.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
 
         return KeyedPermutation(len(self.data_source), draw_seed(self.generator))
-
-    def __len__(self) -> int:
-        return len(self.data_source)
 
 
 class BatchSampler:
