@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
 from threadloader._batch.filling import ListFilling
@@ -72,7 +74,7 @@ class Collation:
         self.direct = batched and collate_fn is ours
         self.function = collate_fn
         self._pin = pin
-        convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else _unchanged
+        convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else np.asarray
         ordinary = memory is None
         memory = partial(LeasedMemory, ring, convert) if memory is None else memory
         self._direct_path = DirectPath(self.function, memory, pin, at_once=ordinary)
@@ -95,7 +97,3 @@ class Collation:
             return DirectFilling(self._direct_path, rows)
         single = not self._batched
         return ListFilling(self.function, self._pin, default=self.direct, single=single)
-
-
-def _unchanged(array: Any) -> Any:
-    return array

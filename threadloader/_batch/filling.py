@@ -180,12 +180,15 @@ class ListFilling(Filling):
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
         """Collate; see `Filling`."""
         function = self._function if collate_fn is None else collate_fn
-        parts = [self._parts[start] for start in sorted(self._parts)]
+        starts = sorted(self._parts)
+        parts = [self._parts[start] for start in starts]
         if self._left_out and not parts:
             return None
         # One part is passed on as it is: __getitems__ may return any object.
         samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
-        rows = self._rows() if self._left_out else None
+        rows = None
+        if self._left_out:
+            rows = [start + row for start in starts for row in range(len(self._parts[start]))]
         self._parts.clear()
         if self._single:
             samples = samples[0]
@@ -194,11 +197,6 @@ class ListFilling(Filling):
         finally:
             samples = None  # an error keeps this frame
             parts.clear()
-
-    def _rows(self) -> list[int]:
-        """Return the rows that have samples."""
-        starts = sorted(self._parts)
-        return [start + row for start in starts for row in range(len(self._parts[start]))]
 
 
 def _nbytes_of(batch: Any) -> int:

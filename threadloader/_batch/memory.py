@@ -92,18 +92,17 @@ class LeasedMemory(BatchMemory):
         places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
         self._slots = ring.take(sizes, self) if sizes else ()
+        slots = iter(self._slots)
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []
-        number = 0
         for place in places:
             made: Any
             field: Field
             if place is None:
                 made = field = [None] * rows
             elif place.nbytes >= SLOT_NBYTES:
-                made = place, self._slots[number]
-                field = np.ndarray(place.flat, place.dtype, self._slots[number].memory)
-                number += 1
+                made = place, next(slots)
+                field = np.ndarray(place.flat, place.dtype, made[1].memory)
                 self.nbytes += place.nbytes
             else:
                 made = np.empty(place.shape, place.dtype)

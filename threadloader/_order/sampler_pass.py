@@ -96,11 +96,10 @@ class UserPass:
         )
         self._drawing: Iterator[Any]
         if inner is sampler:
-            self._drawing = self.iterating.start()
-        else:
-            self._drawing = _user_batches(
-                self.iterating, sampler.batch_size, drop_last=sampler.drop_last
-            )
+            self._drawing = iter(self.iterating)
+        else:  # which begins to iterate when its first batch is asked for
+            size, drop_last = sampler.batch_size, sampler.drop_last
+            self._drawing = batches_of(self.iterating, size, drop_last=drop_last)
 
     def __iter__(self) -> Iterator[Any]:
         return self._drawing
@@ -228,7 +227,7 @@ class _Iterating:
         self._first: Checkpoint | None = None
         self.stateful = is_stateful(sampler)
 
-    def start(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Any]:
         """Return the iterator, made by the first call."""
         if self._iterator is None:
             self._iterator = iter(self._sampler)
@@ -246,22 +245,12 @@ class _Iterating:
 
     def first(self) -> Checkpoint | None:
         """Return a checkpoint of the iterator at its beginning; None if the sampler has a state."""
-        self.start()
+        iter(self)
         return self._first
 
     def states(self) -> dict[str, Any]:
         """Return the states of the user's objects, by role."""
         return states_of("sampler", self._sampler, self._iterator)
-
-
-def _user_batches(
-    iterating: _Iterating, batch_size: int, *, drop_last: bool
-) -> Iterator[list[Any]]:
-    """Yield the indices of each batch, as torch's ``BatchSampler`` does.
-
-    A generator, so that the sampler starts when its first batch is asked for.
-    """
-    yield from batches_of(iterating.start(), batch_size, drop_last=drop_last)
 
 
 def _restore_sampler(sampler: Any, checkpoint: Checkpoint) -> None:

@@ -35,25 +35,16 @@ def redirection() -> ModuleType:
     return redirect
 
 
-def redirect_for(stream: WorkerStream | None) -> Callable[[], object]:
+def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
 
     For the calling thread, which is a worker again and again, for one batch each time.  To redirect
     the functions takes longer than a small batch.
-
-    Args:
-        stream: The stream; None changes nothing.
     """
-    if stream is None:
-        return _nothing
     hooks, holder = redirection().hooks, object()
     end = when_dropped(stream, hooks.release, holder)  # first: Ctrl-C may come up in `hold`
     hooks.hold(holder)
     return end
-
-
-def _nothing() -> None:
-    """Do nothing: no functions were redirected."""
 
 
 def isolated_here(
