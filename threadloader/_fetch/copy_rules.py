@@ -7,7 +7,6 @@ A rule gets an object and the `Copier`, and returns the worker's own; or it is a
 from __future__ import annotations
 
 import array
-import ctypes
 import enum
 import functools
 import gc
@@ -44,7 +43,16 @@ from threadloader._fetch.memory_copy import (
     is_written,
 )
 from threadloader._fetch.own_copy import LIMITS, Copied, Copier, Limits, Rule, Rules, Steps
-from threadloader._fetch.parts import ATOMS, Layout, entries, is_flat, is_same, layout_of, state_of
+from threadloader._fetch.parts import (
+    ATOMS,
+    OF_CTYPES,
+    Layout,
+    entries,
+    is_flat,
+    is_same,
+    layout_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -627,7 +635,7 @@ _DERIVED: tuple[tuple[Any, Rule], ...] = (
     (_torch.Tensor, copy_tensor),
     ((bytearray, array.array), copy_buffer),
     ((io.BytesIO, io.StringIO), copy_file_in_memory),
-    ((ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__), copy_c_data),
+    (OF_CTYPES, copy_c_data),
     (functools.partial, _copy_partial),
     (weakref.ref, _copy_ref),
     ((weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _copy_weak_dict),

@@ -61,16 +61,15 @@ def learn(own: Copied, limits: Limits) -> Learnt:
         }
         if not new:
             continue
-        trial = Copied()
-        trial.update(back)
-        trial.keep_alive(back)
+        size, back.shares_data = len(back), False
         held = SimpleNamespace(**{str(number): part for number, part in enumerate(new.values())})
-        twins = vars(new_copier(trial, limits=limits).copy("", held)).values()
+        twins = vars(new_copier(back, limits=limits).copy("", held)).values()
         once |= any(handle_rule(type(part)) is SHARED for part in new.values())
-        if trial.shares_data and not trial.shared:
-            back, loads = trial, True
+        if back.shares_data and not back.shared:
+            loads = True
             _set_all(original, dict(zip(new, twins, strict=True)), before.keys() - now.keys())
         else:
+            back.forget_from(size)
             opened += [str(name) for name, part in new.items() if not _is_plain(part)]
     return Learnt(loads, tuple(opened), once, back)
 

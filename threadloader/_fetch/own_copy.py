@@ -107,9 +107,11 @@ class Copied(dict[int, tuple[Any, Any]]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # each is another one
     __eq__ = object.__eq__
 
-    def keep_alive(self, before: Copied) -> None:
-        """Keep what was copied before, with what ends when that is dropped."""
-        self._before = before
+    def forget_from(self, size: int) -> None:
+        """Forget what was copied after so many objects."""
+        while len(self) > size:
+            self.popitem()
+        self.shared.clear()
 
     def shared_pairs(self) -> dict[int, tuple[Any, Any]]:
         """Return what was found to be shared."""

@@ -213,15 +213,8 @@ def _places_in(
 
 
 def _path_of(found: Found) -> bytes:
-    """Return the path to a generator; with a cache around them it is the one without."""
-    names = (*found.names, found.name)
-    above = (None, *found.holders)
-    kept = [
-        name_of(name)
-        for name, holder in zip(names, above, strict=True)
-        if not (name == "dataset" and hasattr(type(holder), "cache_use"))
-    ]
-    return ".".join(kept).encode() + b"|"
+    """Return the path to a generator."""
+    return ".".join(map(name_of, (*found.names, found.name))).encode() + b"|"
 
 
 def _seed_of(found: Found, held: dict[int, list[Seeding]]) -> bytes:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None), type, types.ModuleType})
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _POINTER = tuple.__itemsize__  # bytes
-_OF_C: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
+OF_CTYPES: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
 
 
 class Layout(NamedTuple):
@@ -157,7 +157,7 @@ def state_of(value: Any) -> list[Any]:
         state += value.ravel().tolist()
     elif isinstance(value, io.StringIO):
         state.append(value.getvalue())
-    elif isinstance(value, _OF_C):
+    elif isinstance(value, OF_CTYPES):
         state.append(bytes(memoryview(value)))
     elif isinstance(value, random.Random):
         state.append(repr(value.getstate()))

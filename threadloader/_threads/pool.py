@@ -121,7 +121,8 @@ class ThreadGroup(Generic[W]):
         put: the planner or a reader.
         run_at_most: consumer.
         take: worker only.
-        begin_all, stop, wake: shared, also from finalizers; they take no lock.
+        begin_all: shared.
+        stop, wake: shared, also from finalizers; they take no lock.
         threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
