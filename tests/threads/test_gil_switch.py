@@ -26,12 +26,14 @@ LOAD = """
 import sys, warnings
 warnings.simplefilter("ignore")
 sys.path.insert(0, {folder!r})
-{imports}
 from threadloader import ThreadLoader
+loader = ThreadLoader([1, 2, 3], threads={threads}, persistent_workers={persistent})
+list(loader)
+{imports}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
-        list(ThreadLoader([1, 2, 3], threads={threads}))
+        list(loader)
 for each in caught:
     print(each.category.__name__, each.filename, each.message)
 """
@@ -52,8 +54,10 @@ def extension(tmp_path: Path) -> Path:
 
 
 @free_threaded
-def test_a_loader_with_threads_warns_once(extension: Path) -> None:
-    script = LOAD.format(folder=str(extension), imports="import needs_the_gil", threads=2)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_with_threads_warns_once(persistent: bool, extension: Path) -> None:
+    given = {"imports": "import needs_the_gil", "threads": 2, "persistent": persistent}
+    script = LOAD.format(folder=str(extension), **given)
     code, out, complaints = run_child(script)
     assert code == 0, complaints
     (line,) = out.splitlines()
@@ -78,6 +82,7 @@ def test_a_loader_with_threads_warns_once(extension: Path) -> None:
 def test_otherwise_a_loader_warns_of_nothing(
     imports: str, threads: int, options: tuple[str, ...], extension: Path
 ) -> None:
-    script = LOAD.format(folder=str(extension), imports=imports, threads=threads)
+    given = {"imports": imports, "threads": threads, "persistent": False}
+    script = LOAD.format(folder=str(extension), **given)
     code, out, complaints = run_child(script, *options)
     assert (code, out) == (0, ""), complaints

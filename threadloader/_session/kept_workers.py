@@ -54,6 +54,10 @@ class KeptWorkers:
 
     def reuse(self, settings: Settings) -> Workers | None:
         """Return the workers that were kept for this epoch; None if it needs new ones."""
+        if settings.num_workers and "free-threading" in sys.version and gil_is_enabled():
+            from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # rare
+
+            warn_of_the_gil()
         workers = self.workers
         if workers is None or workers.stopped:
             self.dismiss()
@@ -87,10 +91,6 @@ class KeptWorkers:
             ending = [group for group in self._groups.copy() if group.stopping]
             readers += [group for group in ending if not group.gone]
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
-        if "free-threading" in sys.version and gil_is_enabled():
-            from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # rare
-
-            warn_of_the_gil()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         original = None if settings.iterable else self._original_of(settings)
         workers = Workers(settings, base_seed, self._stats, original, earlier)
