@@ -208,6 +208,20 @@ class _Call:
             _interrupt_later()
 
 
+def finish(function: Callable[[T], object], value: T) -> None:
+    """Call a function in a finalizer to its end, and let a Ctrl-C that comes up in it come later.
+
+    Args:
+        function: The function; it is called again if Ctrl-C came up in it.
+        value: Its argument.
+    """
+    try:
+        function(value)
+    except KeyboardInterrupt:
+        function(value)
+        _interrupt_later()
+
+
 class _Marker:
     __slots__ = ("__weakref__",)
 

@@ -170,10 +170,14 @@ class Tracer:
     def _looks_of(code: CodeType) -> set[int]:
         offsets = _looks.get(code)
         if offsets is None:
+            instructions = list(dis.get_instructions(code))
             offsets = _looks[code] = {
                 instruction.offset
-                for instruction in dis.get_instructions(code)
+                for before, instruction in zip([None, *instructions], instructions, strict=False)
                 if instruction.opname.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+                # CPython 3.14 looks behind ``__enter__``, too, and calls no ``__exit__`` then: its
+                # fault, python/cpython issue 148874.
+                and (before is None or before.opname != "LOAD_SPECIAL")
             }
         return offsets
 
@@ -183,11 +187,13 @@ LOST: list[Any] = []  # interrupts that Python itself has printed
 
 def unraisable(lost: Any) -> None:
     """Note an interrupt that came up as a finalizer began, which nobody can catch; print others."""
+    # Of `when_dropped`, and of a class.
     last = lost.exc_traceback
     while last.tb_next is not None:
         last = last.tb_next
     code = last.tb_frame.f_code
-    if code.co_name == "first" and last.tb_lineno == code.co_firstlineno:
+    begins = last.tb_lineno == code.co_firstlineno
+    if code.co_name in ("first", "__del__") and begins:
         LOST.append(lost.exc_value)
     else:
         sys.__unraisablehook__(lost)

@@ -22,7 +22,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.parts import ATOMS, is_flat, state_of
-from threadloader._lifetime import AtomicWeakSet, Phase, at_exit
+from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, finish
 
 Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 # Returns a worker's own of an object; or, as a generator, yields what that is made of, with a name,
@@ -133,7 +133,7 @@ class Copied(dict[int, tuple[Any, Any]]):
         to, for ever.
         """
         if twins := getattr(self, "_silent", None):  # else modules may be gone by now
-            _silence(twins)
+            finish(_silence, twins)
 
 
 class Rules(NamedTuple):

@@ -9,6 +9,7 @@ So another thread starts threads in the place of the one that waits.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from _thread import start_new_thread
 from contextvars import copy_context
@@ -28,7 +29,7 @@ class Joinable(Thread):
     """A thread that can be joined again after Ctrl-C came up in `join`.
 
     Up to CPython 3.12, a running thread counts as ended after an interrupt in its `join` or
-    `is_alive`.
+    `is_alive`.  Later ones need neither method here.
 
     Args:
         options: As for `Thread`.
@@ -74,7 +75,8 @@ class Joinable(Thread):
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread, which was started, has ended."""
-        if timeout is None and os.getpid() == self._pid:  # in a forked child it does not run
+        here = os.getpid() == self._pid  # in a forked child it does not run
+        if timeout is None and here and sys.version_info < (3, 13):
             with self._runs:
                 pass
         super().join(timeout)
@@ -86,7 +88,8 @@ class Joinable(Thread):
 
     def is_alive(self) -> bool:
         """Whether the thread was started, and has not ended."""
-        if self._began and self._runs.locked() and os.getpid() == self._pid:
+        here = os.getpid() == self._pid
+        if self._began and self._runs.locked() and here and sys.version_info < (3, 13):
             return True
         return super().is_alive()
 
