@@ -31,7 +31,8 @@ nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t")
-TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0"}  # the last torch with wheels for 3.13t
+# The torch of each Python: for 3.13t the last one with wheels.
+TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0", "3.14t": "2.14.1", "3.15t": "2.15.0"}
 TWINS = (
     ("3.13", "3.13t"),
     ("3.14", "3.14t"),
@@ -40,7 +41,20 @@ TWINS = (
 PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
 ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked up for
-ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
+
+
+def find_python(build: str) -> str | None:
+    """Return the interpreter of a build, or None; pyenv's shims exist for builds that do not."""
+    found = shutil.which(f"python{build}")
+    if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+        return found
+    return None
+
+
+# The newest free-threaded build that there is; 3.13t where there is no other.
+FREE_THREADED = next((each for _, each in reversed(TWINS) if find_python(each)), "3.13t")
+# What the default sessions cover where it is installed.
+ALWAYS = ("3.11", "3.13", FREE_THREADED)
 # What `quick` runs: what a user is promised first, and what another interpreter may do otherwise:
 # threads, forks, interrupts and the end of a process.
 QUICK = ("field", "lifetime", "session", "test_loader.py", "threads")
@@ -56,8 +70,8 @@ nox.options.sessions = [
     # The whole suite with torch and with a GIL, and without either; elsewhere what the two together
     # do not say: torch without a GIL, and a GIL without torch.
     "tests_torch-3.11",
-    "tests-3.13t",
-    "tests_torch-3.13t",
+    f"tests-{FREE_THREADED}",
+    f"tests_torch-{FREE_THREADED}",
     "quick-3.13",
     *([f"tests-{HERE}"] if HERE in PYTHONS and HERE not in ALWAYS else []),
 ]
@@ -95,7 +109,7 @@ def tests_torch(session: nox.Session) -> None:
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
     if session.posargs:
         run_pytest(session)
-    elif session.python == "3.13t":
+    elif str(session.python).endswith("t"):
         run_pytest(session, *(f"tests/{name}" for name in TORCH_WITHOUT_GIL))
     else:
         run_pytest(session)
@@ -337,11 +351,3 @@ def run_bench(
     """Run a benchmark with the interpreter as users have it: modules load from their ``.pyc``."""
     env = {"PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None}
     session.run("python", "-m", module, *args, env=env, success_codes=success_codes)
-
-
-def find_python(build: str) -> str | None:
-    """Return the interpreter of a build, or None; pyenv's shims exist for builds that do not."""
-    found = shutil.which(f"python{build}")
-    if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
-        return found
-    return None
