@@ -21,7 +21,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
 from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._lifetime import DROPPED
-from threadloader._rng.streams import enter_sample_streams, leave_streams, seeding
+from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +108,6 @@ class Fetches:
         try:
             if seed is not None:
                 enter_sample_streams(seed, position, samples)
-                function = seeding(function)
             if own is None:
                 call_each(function, arguments, samples, epoch)
             else:

@@ -18,7 +18,7 @@ from threadloader._fetch.copy_rules import new_copier
 from threadloader._fetch.generators import Seeding, is_own_generator
 from threadloader._fetch.own_copy import Copied, name_of
 from threadloader._lifetime import DROPPED
-from threadloader._rng.streams import Seeded, here, sample_seed
+from threadloader._rng.streams import here, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -147,6 +147,28 @@ class OwnGenerators:
             generator = place.get()
             if generator is not None:
                 generator.seed(blake2b(sample + place.key, digest_size=32).digest())
+
+
+class Seeded:
+    """A function of the user's that makes a sample a call; before each, generators are seeded.
+
+    Args:
+        seed: Seeds them for the sample that is made next.
+        function: The user's.
+    """
+
+    __slots__ = ("_function", "_seed")
+
+    def __init__(self, seed: Callable[[], object], function: Callable[[Any], Any]) -> None:
+        self._seed = seed
+        self._function = function
+
+    def __call__(self, argument: Any) -> Any:
+        self._seed()
+        try:
+            return self._function(argument)
+        finally:
+            self = argument = DROPPED  # an error keeps this frame
 
 
 class SeededFunction:

@@ -6,7 +6,7 @@ What is redirected for that is made by `redirect`, at the first call.
 from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader._lifetime import DROPPED, when_dropped
@@ -42,14 +42,16 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     the functions takes longer than a small batch.
     """
     hooks, holder = redirection().hooks, object()
-    end = when_dropped(stream, hooks.release, holder)  # first: Ctrl-C may come up in `hold`
-    hooks.hold(holder)
+    end = when_dropped(stream, hooks.release, holder)
+    try:
+        hooks.hold(holder)
+    except BaseException:  # Ctrl-C: the caller has nothing yet to call
+        end()
+        raise
     return end
 
 
-def isolated_here(
-    stream: WorkerStream | None, function: Callable[..., T], *args: Any, alone: bool = False
-) -> T:
+def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
     """Call a function in the consumer's thread, which draws from ``stream`` meanwhile.
 
     Like `isolated`, but see `redirect_for`: the functions are redirected already.
@@ -58,7 +60,6 @@ def isolated_here(
         stream: The stream; None changes nothing.
         function: The function.
         args: Its arguments.
-        alone: Whether all that it draws is drawn for samples, or for their batch.
     """
     # No context manager: Ctrl-C can come up in one before it has restored the streams.
     before = here.stream, here.outer, here.samples
@@ -71,15 +72,10 @@ def isolated_here(
         if operators is None:
             return function(*args)
         redirected: Callable[..., T] = operators.redirected
-        if alone and before[0] is None:  # no sample loads from here
-            return stream.samples.call_alone(function, args, redirected)
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
         stream, function, args = None, DROPPED, ()  # an error keeps this frame
-
-
-isolated_batch = partial(isolated_here, alone=True)
 
 
 @contextmanager

@@ -6,10 +6,6 @@ A worker's thread has one stream for itself and one for all its samples, which m
 to the next.  A generator is seeded at a sample's first draw from it, so a sample that draws nothing
 costs nothing.  `redirect` and `_torch` redirect the draws; this module only knows the stream of the
 calling thread.
-
-In the calling thread that is too dear for torch's operators, which are redirected in Python: there
-torch's own default generator is seeded before each sample, and put back behind the batch.  It gives
-the numbers of any other generator with that seed.
 """
 
 from __future__ import annotations
@@ -17,17 +13,15 @@ from __future__ import annotations
 import random
 import secrets
 import threading
-from threading import get_ident, main_thread
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime import DROPPED, in_forked_child
 from threadloader._rng.seeds import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sized
+    from collections.abc import Sized
 
 
 SAMPLE = b"sample"
@@ -36,20 +30,6 @@ _SEED, _NUMPY, _RANDOM = slice(8), slice(8, 24), slice(24, 40)  # bytes of a key
 _LEGACY, _TORCH = slice(40, 44), slice(44, 52)
 _NBYTES = 64
 _WORD = (1 << 64) - 1
-
-T = TypeVar("T")
-
-
-# The state of torch's default generator from before samples drew from it; empty when none does.
-# Of the main thread alone.
-_default_before: list[Any] = []
-
-
-@in_forked_child
-def _forked() -> None:
-    """Let a child process, that is forked while a sample draws, have the state of before."""
-    while _default_before:
-        _torch.default_generator().set_state(_default_before.pop())
 
 
 class SampleStream:
@@ -76,8 +56,6 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        self._draws_torch = False  # whether a sample drew from torch
-        self.uses_default = False  # whether ``_torch`` is torch's default generator
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -149,73 +127,17 @@ class SampleStream:
     @property
     def torch_generator(self) -> Any:
         """The generator for torch's operators."""
-        self.seed_torch()
-        return self._torch
-
-    def seed_torch(self) -> None:
-        """Seed `torch_generator` for the present position, if that was not done."""
         done = len(self._counted)
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
-            self._draws_torch |= self._kind == SAMPLE
+        return self._torch
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
         if self._torch_at == len(self._counted):
             return self._torch.initial_seed()  # type: ignore[no-any-return]
         return self._bits(_TORCH, len(self._counted)) >> 1
-
-    def call_alone(
-        self, function: Callable[..., T], args: tuple[Any, ...], redirected: Callable[..., T]
-    ) -> T:
-        """Call a function that enters this stream, with torch's default generator if samples draw.
-
-        That is for the main thread alone, where no other stream is entered: what other threads load
-        leaves alone what the main thread draws.
-
-        Args:
-            function: Makes a batch in the calling thread.
-            args: Its arguments.
-            redirected: Called in its place, with it and its arguments, where the thread is another
-                one, or no sample drew from torch before.
-        """
-        own = None
-        try:
-            if not self._draws_torch or get_ident() != main_thread().ident:
-                return redirected(function, *args)
-            own, default = self._torch, _torch.default_generator()
-            _default_before.append(default.get_state())
-            self._torch, self.uses_default, self._torch_at = default, True, -1
-            return function(*args)
-        finally:
-            if own is not None:
-                self._torch, self.uses_default, self._torch_at = own, False, -1
-                if _default_before:
-                    default.set_state(_default_before.pop())
-            self = function = args = redirected = DROPPED  # an error keeps this frame
-
-
-class Seeded:
-    """A function of the user's that makes a sample a call; before each, generators are seeded.
-
-    Args:
-        seed: Seeds them for the sample that is made next.
-        function: The user's.
-    """
-
-    __slots__ = ("_function", "_seed")
-
-    def __init__(self, seed: Callable[[], object], function: Callable[[Any], Any]) -> None:
-        self._seed = seed
-        self._function = function
-
-    def __call__(self, argument: Any) -> Any:
-        self._seed()
-        try:
-            return self._function(argument)
-        finally:
-            self = argument = DROPPED  # an error keeps this frame
 
 
 class WorkerStream:
@@ -337,20 +259,6 @@ def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
     if outer is not None:
         here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
-        if samples.uses_default:
-            samples.seed_torch()
-
-
-def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return what to call in place of a function that makes one sample a call.
-
-    Args:
-        function: Of the user's; its samples are those of `enter_sample_streams`.
-    """
-    samples = here.samples
-    if samples is None or not samples.uses_default:
-        return function
-    return Seeded(samples.seed_torch, function)
 
 
 def leave_streams() -> None:

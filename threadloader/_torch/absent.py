@@ -37,7 +37,7 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-default_generator = open_rank_store = rank_and_world = _nothing
+open_rank_store = rank_and_world = _nothing
 restore_grad = teach_random = use_threads = _nothing
 is_extended = is_pipe = is_subset = is_trained = _no
 may_be_trained = owns_plain_memory = _no

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
-    "default_generator",
     "draw_base_seed",
     "generator_state",
     "new_generator",
@@ -90,11 +89,6 @@ def draw_base_seed(generator: Any) -> int:
     device = "cpu" if generator is None else generator.device  # not the default one
     drawn = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
     return int(drawn.item())
-
-
-def default_generator() -> Any:
-    """Return the generator of the process, which operators draw from that are given none."""
-    return torch.default_generator
 
 
 def new_generator(seed: int) -> Any:

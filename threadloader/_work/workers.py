@@ -25,7 +25,6 @@ from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import UNKNOWN_ROWS
 from threadloader._rng.isolation import (
     isolated,
-    isolated_batch,
     isolated_here,
     redirect_for,
     redirection,
@@ -463,7 +462,6 @@ class CallingThread:
         self._workers = workers
         self._base_seed = base_seed
         self._counters = counters
-        self._isolated = isolated_here if settings.iterable else isolated_batch
         # Not at iter(), where threads make all batches.
         self._worker: Worker | None = None
         self._own: list[Own] = []  # its objects, while no sample is loaded; empty if they are none
@@ -513,12 +511,12 @@ class CallingThread:
         own: Own | None = None
         try:
             worker = self.worker
-            introduction, isolated = self._introduction, self._isolated
+            introduction = self._introduction
             if introduction is None:
-                return isolated(self._stream, function, worker, *args)
+                return isolated_here(self._stream, function, worker, *args)
             own = self._claim()
             try:
-                return introduction.call(isolated, self._stream, function, worker, *args)
+                return introduction.call(isolated_here, self._stream, function, worker, *args)
             finally:
                 self._leave(own)
         finally:
