@@ -28,9 +28,10 @@ import signal
 import sys
 import weakref
 from _thread import interrupt_main, start_new_thread
+from contextlib import suppress
 from enum import Enum, auto
 from queue import SimpleQueue
-from threading import current_thread, get_ident, main_thread
+from threading import RLock, current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -81,6 +82,37 @@ def around_fork(before: Callable[[], object], after_in_parent: Callable[[], obje
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=before, after_in_parent=after_in_parent)
+
+
+FORK_SECONDS = 1.0  # how long a fork waits for others; far longer than what it waits for
+_importing = RLock()
+
+
+def importing() -> RLock:
+    """Return a lock to hold while a module is imported late, which a fork waits for.
+
+    A child that is forked while another thread imports a module can't import it any more: CPython
+    makes no module's lock anew.
+    """
+    return _importing
+
+
+@in_forked_child
+def _forget_importing() -> None:
+    global _importing  # noqa: PLW0603  # of the process, and this is a new one
+    _importing = RLock()
+
+
+def _import_no_more() -> None:
+    _importing.acquire(timeout=FORK_SECONDS)
+
+
+def _import_on() -> None:
+    with suppress(RuntimeError):  # the lock is not this thread's: it has waited long enough
+        _importing.release()
+
+
+around_fork(_import_no_more, _import_on)
 
 
 @in_forked_child

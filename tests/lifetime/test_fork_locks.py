@@ -55,3 +55,46 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(does: str, spawn:
     exit_code, told, errors = spawn(run_child, code).result(3 * PATIENCE)
     assert exit_code == 0, errors
     assert told.split() == ["7"] * len(LOCKS), f"{-signal.SIGALRM} is a hang"
+
+
+FORK_IN_AN_IMPORT = """
+import os, random, signal, sys, threading, warnings
+warnings.simplefilter("ignore")  # of forks where there are threads
+sys.modules["torch"] = None
+from threadloader import ThreadLoader, _lifetime
+
+_lifetime.FORK_SECONDS = {seconds}
+inside, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)
+
+class Draws:
+    def __len__(self): return 64
+    def __getitem__(self, index): return random.random()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "threadloader._rng.redirect":
+            inside.set()
+            forking.wait({seconds})
+
+def load():
+    return len(list(ThreadLoader(Draws(), 8, threads=2, seed=1)))
+
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target=load)
+thread.start()
+inside.wait({seconds})
+child = os.fork()
+if child == 0:
+    signal.alarm({seconds})
+    os._exit(load())
+thread.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_imports_what_an_epoch_needs(spawn: Spawn) -> None:
+    code = FORK_IN_AN_IMPORT.format(seconds=int(PATIENCE))
+    exit_code, told, errors = spawn(run_child, code).result(3 * PATIENCE)
+    assert exit_code == 0, errors
+    assert told.split() == ["8"], f"{-signal.SIGALRM} is a hang"

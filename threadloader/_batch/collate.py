@@ -15,6 +15,7 @@ from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
 from threadloader._batch.filling import ListFilling
 from threadloader._batch.memory import LeasedMemory
+from threadloader._lifetime import importing
 from threadloader._order.tickets import PrefetchDepth
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ class Collation:
         if self._tensors:
             collate, convert_sample = _torch.default_collate, _torch.default_convert
         else:
-            from threadloader._batch.numpy_collate import (  # noqa: PLC0415  # not with torch
-                numpy_collate,
-                numpy_convert,
-            )
+            with importing():
+                from threadloader._batch.numpy_collate import (  # noqa: PLC0415  # not with torch
+                    numpy_collate,
+                    numpy_convert,
+                )
 
             collate, convert_sample = numpy_collate, numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert

@@ -22,7 +22,7 @@ from threadloader._epoch.hanging import Patience
 from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import Origin, set_notes, strip_all
-from threadloader._lifetime import DROPPED, end_thread_at_exit, when_dropped
+from threadloader._lifetime import DROPPED, end_thread_at_exit, importing, when_dropped
 from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
@@ -127,7 +127,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._last_sent: DeviceMemory | None = None
         if device is not None:
             self._last_sent = device.keep()
-            from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
+            with importing():
+                from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
 
             self._copier = Copier(
                 device,

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadloader._lifetime import DROPPED
+from threadloader._lifetime import DROPPED, importing
 from threadloader._order.planner import Planner
 from threadloader._work.open_batch import OpenBatch, Pipeline, make_at_once, work_here
 from threadloader.errors import StateError
@@ -71,7 +71,8 @@ def open_feed(
     )
     if sampler_pass is None:
         # Most loaders read no iterable, and these modules are a tenth of the package's import.
-        from threadloader._epoch.iterable_feed import open_iterable_feed  # noqa: PLC0415
+        with importing():
+            from threadloader._epoch.iterable_feed import open_iterable_feed  # noqa: PLC0415
 
         return open_iterable_feed(settings, pipeline, workers, seeds, position, share)
     planner = Planner(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader._lifetime import importing
 
 if TYPE_CHECKING:
     from threadloader._fetch.own_copy import Copier
@@ -87,7 +88,8 @@ def _copy_of(value: Any) -> Any:
 
 def _sample_seeds(seeds: Any) -> Any:
     """Return a copy of a seed sequence, whose children follow the sample that spawns them."""
-    from threadloader._fetch.sample_seeds import SampleSeeds  # noqa: PLC0415  # `numpy.random`
+    with importing():
+        from threadloader._fetch.sample_seeds import SampleSeeds  # noqa: PLC0415  # `numpy.random`
 
     return SampleSeeds.of(seeds)
 

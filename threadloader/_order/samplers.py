@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from threadloader import _torch
+from threadloader._lifetime import importing
 from threadloader._ranks.share import Share
 from threadloader._rng.seeds import (
     draw_seed,
@@ -141,7 +142,8 @@ class KeyedSampler(_Sampler):
 
     def order(self) -> KeyedPermutation:
         """Draw the permutation of a pass."""
-        from threadloader._rng.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
+        with importing():
+            from threadloader._rng.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
 
         return KeyedPermutation(len(self.data_source), draw_seed(self.generator))
 

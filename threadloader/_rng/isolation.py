@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._lifetime import DROPPED, when_dropped
+from threadloader._lifetime import DROPPED, importing, when_dropped
 from threadloader._rng.streams import here
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def redirection() -> ModuleType:
     Call it before there is a worker that needs it: a child process that is forked while another
     thread imports a module can't import it any more.
     """
-    from threadloader._rng import redirect  # noqa: PLC0415  # see there
+    with importing():
+        from threadloader._rng import redirect  # noqa: PLC0415  # see there
 
     return redirect
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.feed import open_feed
 from threadloader._epoch.skipped import Tally
-from threadloader._lifetime import DROPPED
+from threadloader._lifetime import DROPPED, importing
 from threadloader._order.ranks import (
     epoch_of,
     rank_with_own_streams,
@@ -149,7 +149,8 @@ def _plan(
     # 7. The iterator.
     kind: Callable[..., Epoch] = Epoch
     if votes is not None:
-        from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
+        with importing():
+            from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
         kind = partial(AgreedEpoch, votes=votes)
     epoch = kind(

@@ -10,6 +10,7 @@ import os
 import weakref
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
 from threadloader._fetch.parts import attributes
+from threadloader._lifetime import importing
 from threadloader._order.ranks import epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._resume import (
@@ -167,6 +169,8 @@ class Session:
         self._memory = settings.device, settings.pinned
         self.stats = Stats(_use_of_cache(settings.dataset))
         _mark_stages_if_asked()
+        with importing():
+            import_module("numpy.random")  # which `np.random` would do, and takes a while
         self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
         self.kept_workers = KeptWorkers(self.stats)
@@ -192,7 +196,8 @@ class Session:
         if share is None or share.world_size == 1:
             return None
         if self._agreement is None:
-            from threadloader._session.agreement import Agreement  # noqa: PLC0415  # for ranks only
+            with importing():
+                from threadloader._session.agreement import Agreement  # noqa: PLC0415  # for ranks only
 
             self._agreement = Agreement()
         self._agreement.share = share
