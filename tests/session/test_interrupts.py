@@ -94,7 +94,6 @@ def loops_that_leave_a_with_block(code: CodeType) -> Iterator[int]:
 def test_no_interrupt_leaves_a_lock_held_at_the_jump_of_a_loop() -> None:
     harmless = {
         ("pool.py", "_run"),  # in a worker, which is not interrupted
-        ("http_range.py", "_read"),  # a memoryview, which nobody waits for
     }
     folder = Path(threadloader.__file__).parent
     # Not the commands, which end with an interrupt.

@@ -216,8 +216,9 @@ class Ring:
         with self._lock:
             self._drain(dropped)
             made, free = self._made, list(self._free)
-            used = [(lease, slot.nbytes) for slot, lease in list(self._leases.items())]
-            used += [(lease, nbytes) for lease, nbytes in self._forgotten if lease() is not None]
+            leases, forgotten = list(self._leases.items()), list(self._forgotten)
+        used = [(lease, slot.nbytes) for slot, lease in leases]
+        used += [(lease, nbytes) for lease, nbytes in forgotten if lease() is not None]
         self._settle()  # an epoch that ended meanwhile did not wait for the lock
         leased = [nbytes for lease, nbytes in used if lease.delivered]
         return RingStatistics(

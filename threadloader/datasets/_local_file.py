@@ -8,7 +8,6 @@ import io
 import os
 import sys
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
@@ -54,10 +53,13 @@ class Shelf:
 
     def close(self, most: int = 0) -> None:
         """Close files until at most so many are open."""
-        with suppress(IndexError):  # others closed them
-            while len(self._files) > most:
-                if (other := self._files.popleft()()) is not None:
-                    other.close()
+        while len(self._files) > most:
+            try:
+                other = self._files.popleft()()
+            except IndexError:  # others closed them
+                return
+            if other is not None:
+                other.close()
 
 
 class LocalFile:

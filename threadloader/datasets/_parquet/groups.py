@@ -175,7 +175,7 @@ def _footer(file: File, group_filter: Any) -> tuple[Any, Any, Sequence[int]]:
         source = _source(file, file.read_at)
         metadata = parquet.ParquetFile(source, pre_buffer=False).metadata
         schema, groups = metadata.schema.to_arrow_schema(), range(metadata.num_row_groups)
-        if any(metadata.row_group(group).num_rows < 0 for group in groups):
+        if min((metadata.row_group(group).num_rows for group in groups), default=0) < 0:
             raise pa.ArrowInvalid("a row group has less than no rows")
     if group_filter is None:
         return metadata, schema, groups
