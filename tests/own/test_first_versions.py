@@ -16,12 +16,14 @@ import queue
 import random
 import re
 import signal
+import sqlite3
 import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -392,7 +394,46 @@ def test_another_thread_may_write_while_copies_are_made() -> None:
         writer.join()
 
 
+class Opens:
+    """Opens a connection on first use, which sqlite3 ties to the thread that does so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.reader = path, None
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        if self.reader is None:
+            self.reader = Plain(connection=sqlite3.connect(self.path))
+        query = "SELECT number FROM numbers WHERE number = ?"
+        return int(self.reader.connection.execute(query, (index,)).fetchone()[0])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # nobody closes them
+@pytest.mark.parametrize("threads", [1, THREADS, None])
+def test_what_samples_open_they_open_in_each_epoch(tmp_path: Path, threads: int | None) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database, database:
+        database.execute("CREATE TABLE numbers (number)")
+        database.executemany("INSERT INTO numbers VALUES (?)", [(n,) for n in range(64)])
+    loader = ThreadLoader(Opens(tmp_path / "a.db"), 4, threads=threads, collate_fn=list)
+    for _ in range(3):
+        assert [number for batch in loader for number in batch] == list(range(64))
+    gc.collect()  # here the warnings are ignored
+
+
 # What is not named by a warning, and what is
+
+
+@pytest.mark.parametrize("mode", ["r+", "w+", "r+b"])
+@pytest.mark.parametrize("threads", [THREADS, None])
+def test_a_file_that_is_read_and_written_is_named(
+    tmp_path: Path, threads: int | None, mode: str
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("text")
+    with path.open(mode) as file, pytest.warns(UserWarning, match="value"):
+        in_workers(Plain(file=file), lambda _: 0, threads=threads)
 
 
 @pytest.mark.parametrize("make", [itertools.count, lambda: itertools.cycle([0, 1, 2])])

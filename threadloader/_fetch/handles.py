@@ -102,8 +102,11 @@ def _find_rule(kind: type) -> Rule | None:
 
 
 def _is_written(value: Any) -> bool:
-    """Whether an object is a file that is open for writing: a log, say, in which all write."""
-    return isinstance(value, io.IOBase) and not value.closed and value.writable()
+    """Whether an object is a file in which all write: the process's own, or for writing alone."""
+    if any(value is each for each in (sys.stdout, sys.stderr)):
+        return True
+    is_open = isinstance(value, io.IOBase) and not value.closed
+    return is_open and value.writable() and not value.readable()
 
 
 def _named(name: str) -> Any:
@@ -131,6 +134,7 @@ _closing_classes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionar
 def _file(file: Any, copier: Copier) -> Any:
     if file.closed or _is_written(file):
         return copier.keep(file, file)
+    _require(not file.writable())  # what is read there is what others may write
     innermost = file
     while (inner := getattr(innermost, "buffer", getattr(innermost, "raw", None))) is not None:
         innermost = inner

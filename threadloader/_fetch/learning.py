@@ -8,6 +8,7 @@ workers share, and each can have its own of the rest; otherwise none, and each w
 
 from __future__ import annotations
 
+from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,7 @@ class Learnt(NamedTuple):
 
     loads: bool = False  # whether it has loaded data that all workers share
     opened: tuple[str, ...] = ()  # the names of what each worker has to open for itself
+    opens_handles: bool = False  # whether there is among it what one thread at a time may use
     opens_once: bool = False  # whether it has opened what a process must not open twice
     copied: Copied | None = None  # keeps what was taken over, as long as the originals are kept
 
@@ -50,7 +52,7 @@ def learn(own: Copied, limits: Limits) -> Learnt:
     """
     back = Copied()
     back.update((id(twin), (twin, original)) for original, twin in own.values())
-    loads, once, opened = False, False, []
+    loads, once, opened, handles = False, False, [], False
     for original, twin in list(own.values()):
         if original is twin or not _holds_names(twin):
             continue
@@ -69,9 +71,15 @@ def learn(own: Copied, limits: Limits) -> Learnt:
             loads = True
             _set_all(original, dict(zip(new, twins, strict=True)), before.keys() - now.keys())
         else:
+            copied = islice(reversed(back.values()), len(back) - size)
+            handles |= bool(back.shared) or any(_is_handle(value) for value, _ in copied)
             back.forget_from(size)
             opened += [str(name) for name, part in new.items() if not _is_plain(part)]
-    return Learnt(loads, tuple(opened), once, back)
+    return Learnt(loads, tuple(opened), handles, once, back)
+
+
+def _is_handle(value: Any) -> bool:
+    return handle_rule(type(value)) not in (None, SHARED)
 
 
 def _holds_names(value: Any) -> bool:

@@ -164,7 +164,9 @@ class Original:
     def give_back(self, own: Own) -> None:
         """Take what a worker had, which has ended, for one of the next epoch."""
         with self._copying:
-            if own.init_fn is None:  # else each worker calls it for objects that are new
+            # Else each worker calls it for objects that are new; or has opened what may belong to
+            # its thread, a connection of a database say.
+            if own.init_fn is None and not self._learnt.opens_handles:
                 self._free.append(own)
 
     def learn(self, own: Own) -> Learnt:
