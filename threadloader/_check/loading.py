@@ -100,7 +100,10 @@ class Loading:
         self.dataset = dataset
         self.iterable = is_iterable(dataset)
         self._tell = tell
-        self._users = Own(dataset, None, None, None, dataset_copy, Copied())
+        self.how = dataset_copy
+        # As in a loader: workers copy what the calling thread has copied, one at a time.
+        users = Own(dataset, None, None, None, dataset_copy, Copied())
+        self._original, self._copying = own_of(users, replica=self.iterable), Lock()
         self.keys: list[Any] = self._keys(indices)
         redirection()  # imported before there are threads
 
@@ -110,13 +113,15 @@ class Loading:
 
     def copy(self) -> Own:
         """Return a worker's copy of the dataset."""
-        return own_of(self._users, replica=self.iterable).seeded()
+        with self._copying:
+            shared = self._original.copied
+            return own_of(self._original, replica=self.iterable, shared=shared).seeded()
 
     @cached_property
     def sharing(self) -> Sharing:
         """What workers share."""
-        replica = self.iterable and self._users.how != "shared"
-        return Sharing(self.dataset, "replica" if replica else self._users.how)
+        replica = self.iterable and self.how != "shared"
+        return Sharing(self.dataset, "replica" if replica else self.how)
 
     def result(self, thread: WorkerThread) -> Any:
         """Return what a thread's function returns while others run.
