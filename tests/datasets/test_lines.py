@@ -50,6 +50,12 @@ def test_lines_end_as_they_do_elsewhere(tmp_path: Path, kind: str) -> None:
             found[index]
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no such file")
+def test_a_file_that_says_that_it_is_empty_is_read() -> None:
+    lines = list(LineStream("/proc/self/status", parse=bytes.decode))
+    assert lines[0].startswith("Name:")
+
+
 def test_files_may_be_empty(tmp_path: Path) -> None:
     for name, content in enumerate([b"", b"1\n2", b"", b"3"]):
         (tmp_path / f"{name}.jsonl").write_bytes(content)

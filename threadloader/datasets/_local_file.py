@@ -6,6 +6,7 @@ import copy
 import errno
 import io
 import os
+import stat
 import sys
 from collections import deque
 from pathlib import Path
@@ -125,7 +126,14 @@ class LocalFile:
         return data
 
     def open(self) -> BinaryIO:
-        """Return a stream from the beginning; see `File`."""
+        """Return a stream from the beginning; see `File`.
+
+        Of a pipe, or a file that says that it is empty, as those of ``/proc``, all that comes.
+        """
+        status = os.stat(self.path)  # noqa: PTH116  # of the same module as the descriptor's
+        whole = stat.S_ISREG(status.st_mode) and status.st_size
+        if not whole and not (self._expected and self._expected[0]):
+            return open(self.path, "rb", _BUFFER)  # noqa: PTH123
         twin = copy.copy(self)  # whose descriptor lives as long as the stream
         size, _ = twin.check(twin._open().number)  # noqa: SLF001  # a copy of this
         return cast("BinaryIO", io.BufferedReader(SeekableFile(twin.read_at, size), _BUFFER))

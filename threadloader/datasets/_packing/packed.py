@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_VERSION = 2
+_VERSION = 3
 _PLACE = ("source", "at", "free", "drawn", "items", "rows")  # in a state in the midst of a pass
 _EVERY = 32  # samples from one state of the source to the next
 _MOST_ERRORS = 100  # of the source, while samples that were packed are read again

@@ -125,7 +125,11 @@ class FsspecClient:
         limit = self._connect_timeout + self._read_timeout * (1 + nbytes / MIB)
         coroutine = getattr(system, f"_{method}")(path, **arguments)
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, limit), system.loop)
-        return future.result()
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C, say
+            raise
 
 
 def _protocols(url: str) -> list[str]:
