@@ -237,10 +237,10 @@ def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:
             self.transform.write(f"{index}\n")
             return index
 
-    with (tmp_path / "log").open("w+") as log:
+    with (tmp_path / "log").open("w") as log:
         assert together(Logs(log)) == EACH
-        log.seek(0)
-        assert sorted(set(log)) == [f"{index}\n" for index in EACH]
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert sorted(set(lines)) == [str(index) for index in EACH]
 
 
 def test_members_of_an_archive_are_read_from_each_workers_own(tmp_path: Path) -> None:
