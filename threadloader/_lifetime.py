@@ -237,28 +237,14 @@ class _Call:
     def last(self, reference: object) -> None:
         self.first(reference)
         if self._interrupted:
-            _interrupt_later()
-
-
-def finish(function: Callable[[T], object], value: T) -> None:
-    """Call a function in a finalizer to its end, and let a Ctrl-C that comes up in it come later.
-
-    Args:
-        function: The function; it is called again if Ctrl-C came up in it.
-        value: Its argument.
-    """
-    try:
-        function(value)
-    except KeyboardInterrupt:
-        function(value)
-        _interrupt_later()
+            interrupt_later()
 
 
 class _Marker:
     __slots__ = ("__weakref__",)
 
 
-def _interrupt_later() -> None:
+def interrupt_later() -> None:
     """Let Ctrl-C come up again in the main thread, but not here, where it would be lost."""
     left: SimpleQueue[object] = SimpleQueue()
     marker = _Marker()

@@ -22,7 +22,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.parts import ATOMS, is_flat, state_of
-from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, finish
+from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, interrupt_later
 
 Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 # Returns a worker's own of an object; or, as a generator, yields what that is made of, with a name,
@@ -132,8 +132,12 @@ class Copied(dict[int, tuple[Any, Any]]):
         Not by `when_dropped`, which would keep the twins, and so a loader that one of them leads
         to, for ever.
         """
-        if twins := getattr(self, "_silent", None):  # else modules may be gone by now
-            finish(_silence, twins)
+        try:
+            if twins := getattr(self, "_silent", None):  # else modules may be gone by now
+                _silence(twins)
+        except KeyboardInterrupt:
+            _silence(self._silent)
+            interrupt_later()
 
 
 class Rules(NamedTuple):
