@@ -75,16 +75,27 @@ def in_forked_child(function: F) -> F:
     return function
 
 
-def around_fork(before: Callable[[], object], after_in_parent: Callable[[], object]) -> None:
-    """Call one function before each fork, and the other one after it in the parent.
+FORK_SECONDS = 1.0  # how long a fork waits for a lock; far longer than such a lock is held
 
-    They must not raise, nor wait without a limit: the fork is the user's.
+
+def fork_waits_for(lock: Callable[[], RLock]) -> None:
+    """Let each fork wait until no other thread holds a lock, but not for ever: it is the user's.
+
+    Args:
+        lock: Returns the lock; a child makes it anew.
     """
+
+    def acquire() -> None:
+        lock().acquire(timeout=FORK_SECONDS)
+
+    def release() -> None:
+        with suppress(RuntimeError):  # the lock is not this thread's: it has waited long enough
+            lock().release()
+
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=before, after_in_parent=after_in_parent)
+        os.register_at_fork(before=acquire, after_in_parent=release)
 
 
-FORK_SECONDS = 1.0  # how long a fork waits for others; far longer than what it waits for
 _importing = RLock()
 
 
@@ -97,22 +108,13 @@ def importing() -> RLock:
     return _importing
 
 
+fork_waits_for(importing)
+
+
 @in_forked_child
 def _forget_importing() -> None:
     global _importing  # noqa: PLW0603  # of the process, and this is a new one
     _importing = RLock()
-
-
-def _import_no_more() -> None:
-    _importing.acquire(timeout=FORK_SECONDS)
-
-
-def _import_on() -> None:
-    with suppress(RuntimeError):  # the lock is not this thread's: it has waited long enough
-        _importing.release()
-
-
-around_fork(_import_no_more, _import_on)
 
 
 @in_forked_child

@@ -24,7 +24,7 @@ from support.child import printed_by
 from support.patience import PATIENCE, PAUSE
 from support.workers import join_workers
 
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import ThreadLoader, _lifetime, get_worker_info
 from threadloader._rng import redirect
 from threadloader._rng.streams import sample_seed
 
@@ -248,7 +248,7 @@ def test_a_child_forked_beside_workers_that_end_does_not_hang(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On CPython 3.13t it hung if it was forked while another thread exchanged a class."""
-    monkeypatch.setattr(redirect, "FORK_SECONDS", PATIENCE)  # on a busy machine, too
+    monkeypatch.setattr(_lifetime, "FORK_SECONDS", PATIENCE)  # on a busy machine, too
     ended = threading.Event()
 
     def begin_and_end() -> None:
@@ -273,7 +273,7 @@ def test_a_child_forked_beside_workers_that_end_does_not_hang(
 
 @needs_fork
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, spawn: Spawn) -> None:
-    monkeypatch.setattr(redirect, "FORK_SECONDS", PAUSE)
+    monkeypatch.setattr(_lifetime, "FORK_SECONDS", PAUSE)
     held, forked = threading.Event(), threading.Event()
 
     def hold() -> None:

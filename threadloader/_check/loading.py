@@ -100,7 +100,6 @@ class Loading:
         self.dataset = dataset
         self.iterable = is_iterable(dataset)
         self._tell = tell
-        self.how = dataset_copy
         # As in a loader: workers copy what the calling thread has copied, one at a time.
         users = Own(dataset, None, None, None, dataset_copy, Copied())
         self._original, self._copying = own_of(users, replica=self.iterable), Lock()
@@ -120,8 +119,9 @@ class Loading:
     @cached_property
     def sharing(self) -> Sharing:
         """What workers share."""
-        replica = self.iterable and self.how != "shared"
-        return Sharing(self.dataset, "replica" if replica else self.how)
+        how = self._original.how
+        replica = self.iterable and how != "shared"
+        return Sharing(self.dataset, "replica" if replica else how)
 
     def result(self, thread: WorkerThread) -> Any:
         """Return what a thread's function returns while others run.

@@ -303,9 +303,8 @@ def _set_state(twin: Any, state: Any, setter: Callable[[Any, Any], None] | None)
 
 
 def _copy_list(value: Any, copier: Copier) -> Any:
-    if (twin := copier.flat_copy(value)) is not None:
-        return twin
-    return copier.data(value) if copier.is_data(value) else _fill_list(value, copier)
+    twin = copier.flat_or_data(value)
+    return _fill_list(value, copier) if twin is None else twin
 
 
 def _fill_list(value: Any, copier: Copier) -> Steps:
@@ -317,11 +316,8 @@ def _fill_list(value: Any, copier: Copier) -> Steps:
 
 
 def _copy_dict(value: Any, copier: Copier) -> Any:
-    if (twin := copier.flat_copy(value)) is not None:
-        return twin
-    if copier.is_data(value):
-        return copier.data(value)
-    return _fill_dict(value, copier, copier.keep(value, {}), dict)
+    twin = copier.flat_or_data(value)
+    return _fill_dict(value, copier, copier.keep(value, {}), dict) if twin is None else twin
 
 
 def _fill_dict(value: Any, copier: Copier, twin: Any, base: Any) -> Steps:
@@ -344,11 +340,8 @@ def _fill_dict(value: Any, copier: Copier, twin: Any, base: Any) -> Steps:
 
 
 def _copy_set(value: Any, copier: Copier) -> Any:
-    if (twin := copier.flat_copy(value)) is not None:
-        return twin
-    if copier.is_data(value):
-        return copier.data(value)
-    return _fill_set(value, copier, copier.keep(value, set()))
+    twin = copier.flat_or_data(value)
+    return _fill_set(value, copier, copier.keep(value, set())) if twin is None else twin
 
 
 def _fill_set(value: Any, copier: Copier, twin: Any, update: Any = set.update) -> Steps:

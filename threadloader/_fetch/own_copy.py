@@ -301,13 +301,18 @@ class Copier:
             except Exception:  # noqa: BLE001  # whatever a class raises to refuse
                 self._unfilled.append((twin, fill))
 
-    def flat_copy(self, container: Any) -> Any:
-        """Return a copy of a list, dict or set that is small and leads to nothing; None of others.
+    def flat_or_data(self, container: Any) -> Any:
+        """Return a copy of a small list, dict or set that leads to nothing, or data itself.
 
         The copy is looked at: another thread may put something into the container meanwhile.
+
+        Returns:
+            None of a container whose parts are to be copied.
         """
         twin = container.copy() if len(container) <= self.most else None
-        return twin if twin is not None and is_flat(twin) else None
+        if twin is not None and is_flat(twin):
+            return twin
+        return self.data(container) if self.is_data(container) else None
 
     def is_data(self, container: Any) -> bool:
         """Whether a container is so large that it is shared."""

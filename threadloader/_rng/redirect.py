@@ -22,7 +22,6 @@ Importing this module takes many times as long as a small first batch, and loads
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from functools import partial, update_wrapper
 from operator import attrgetter
 from threading import RLock
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime import around_fork, in_forked_child
+from threadloader._lifetime import fork_waits_for, in_forked_child
 from threadloader._rng.streams import here
 from threadloader.errors import warn_user
 
@@ -168,9 +167,6 @@ def _warn_of(module: str) -> None:
     )
 
 
-FORK_SECONDS = 1.0  # how long a fork waits; far longer than what it waits for
-
-
 class Hooks:
     """Whether the functions are redirected, and who needs that.
 
@@ -179,7 +175,7 @@ class Hooks:
 
     Threads:
         hold, release: shared, also from finalizers, which may run inside of either.
-        before_fork, after_fork: the thread that forks.
+        lock: the thread that forks.
         forked: the thread of the child.
     """
 
@@ -227,19 +223,14 @@ class Hooks:
         if not redirect and _shared is not None:  # last: its methods may be called until here
             _shared.__class__ = _Random
 
-    def before_fork(self) -> None:
-        """Wait until no other thread exchanges the class of `random`'s instance.
+    def lock(self) -> RLock:
+        """Return the lock, which a fork waits for.
 
         To exchange a class, a free-threaded build stops all threads.  A child that is forked
         meanwhile waits for ever when it stops them next, to collect garbage say (CPython 3.13.15:
         5 of 5 forks beside threads that do nothing else).
         """
-        self._lock.acquire(timeout=FORK_SECONDS)
-
-    def after_fork(self) -> None:
-        """Let other threads go on, in the parent."""
-        with suppress(RuntimeError):  # the lock is not this thread's: it has waited long enough
-            self._lock.release()
+        return self._lock
 
     def forked(self) -> None:
         """Start anew in a child process: it has no workers, and the lock may be held."""
@@ -256,4 +247,4 @@ class Hooks:
 operators = _torch.teach_random(here)  # None where none are redirected
 hooks = Hooks()
 in_forked_child(hooks.forked)
-around_fork(hooks.before_fork, hooks.after_fork)
+fork_waits_for(hooks.lock)

@@ -79,7 +79,7 @@ class Lines(_torch.Dataset[Any]):
         self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
         # (lines + 1,) of each file: where its lines begin, and its end.
         self._starts: list[NDArray[np.int64]] = []
-        with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
+        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="tl-index") as pool:
             for file, path in zip(self._files, self.files, strict=True):
                 _check_ending(path)
                 if compression_of(path):

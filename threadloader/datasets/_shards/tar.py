@@ -83,7 +83,7 @@ class TarShards(_torch.Dataset[Any]):
         self._fields = Fields.of(fields)
         self._files: tuple[File, ...] = tuple(open_files(self.shards, **options))
         opens = partial(open_index, folder=index_folder)
-        with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
+        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="tl-index") as pool:
             self._indexes = tuple(pool.map(opens, self._files, self.shards))
         for file, index in zip(self._files, self._indexes, strict=True):
             file.expect(index.stamp)  # another version of the file has other offsets
