@@ -29,7 +29,7 @@ def loader():
     return ThreadLoader(Dataset(), 4, threads=%d, output="numpy")
 
 hung = []
-for first in range(500, 1300, 100):
+for first in range(300, 1300, 40):
     child = os.fork()
     if child == 0:
         import faulthandler

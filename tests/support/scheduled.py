@@ -20,7 +20,7 @@ __all__ = ["control_pool", "explore", "it"]
 class Thread(it.Thread):
     """Forgets its arguments when it ends, as `threading.Thread` does."""
 
-    never_ran = False  # as of `Joinable`
+    lost = False  # as of `Joinable`
 
     def run(self) -> None:
         try:

@@ -31,7 +31,7 @@ from threadloader._lifetime import (
     is_exiting,
     when_dropped,
 )
-from threadloader._threads.starting import Joinable, insist, start_all
+from threadloader._threads.starting import Joinable, start_all
 from threadloader._threads.waiting import Stop, stopped_by
 from threadloader.errors import ClosedError
 
@@ -391,11 +391,11 @@ class Pool(Generic[W]):
         return tuple(self.thread_group.threads.copy())
 
     def find_lost(self) -> None:
-        """Tell who waits for threads of those that have ended before they could run."""
+        """Tell who waits for threads of those that have ended, and could not say so."""
         for thread in self.threads:
             died = getattr(thread, "died", None)
-            if died is not None and thread.never_ran:  # type: ignore[attr-defined]
-                insist(died, RuntimeError("a thread could not begin, as for want of memory"))
+            if died is not None and thread.lost:  # type: ignore[attr-defined]
+                died(RuntimeError("a thread has ended, as for want of memory"))
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
@@ -466,10 +466,9 @@ def _thread(
     number: int,
 ) -> Thread:
     """Return a thread, which is not started."""
-    died = partial(_died, group, failed, number)
-    args = group, enter, number, died, late
+    args = group, enter, number, late
     thread = Joinable(target=_run, args=args, name=f"{name}-{number}", daemon=True)
-    thread.died = died
+    thread.died = partial(_died, group, failed, number)
     return thread
 
 
@@ -483,7 +482,6 @@ def _run(
     group: ThreadGroup[W],
     enter: Callable[[int], AbstractContextManager[W]],
     number: int,
-    died: Callable[[BaseException], None],
     late: bool,
 ) -> None:
     """Run jobs until there are none; the body of each thread."""
@@ -494,24 +492,17 @@ def _run(
         if group.stopping or is_exiting():
             return
         with ExitStack() as life:
-            worker: Any = None
-            try:
-                mmap(-1, NEEDED).close()  # or an error, where native code would end the process
-                life.enter_context(stopped_by(group.ended))
-                job = group.take() if late else None
-                if late and job is None:
-                    return
-                worker = life.enter_context(enter(number))
-                enter = DROPPED  # errors keep the frames that led to them, this one included
-                ran = False
-                while running is _running and (job := job or group.take(ran=ran)) is not None:
-                    job(worker)
-                    ran, job = True, None  # an idle thread keeps no batch alive
-            except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
-                BaseException.with_traceback(
-                    error, error.__traceback__ and error.__traceback__.tb_next
-                )
-                insist(died, error)
+            mmap(-1, NEEDED).close()  # or an error, where native code would end the process
+            life.enter_context(stopped_by(group.ended))
+            job = group.take() if late else None
+            if late and job is None:
+                return
+            worker = life.enter_context(enter(number))
+            enter = DROPPED  # errors keep the frames that led to them, this one included
+            ran = False
+            while running is _running and (job := job or group.take(ran=ran)) is not None:
+                job(worker)
+                ran, job = True, None  # an idle thread keeps no batch alive
     finally:
         worker = job = DROPPED  # the same
         _running.pop((group, number), None)

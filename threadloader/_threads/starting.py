@@ -65,12 +65,21 @@ class Joinable(Thread):
         self._began = True
         try:
             super().run()
-        except BaseException as error:
-            if self.died is None:
-                raise
-            insist(self.died, error)
-        finally:
             self.died = None
+        except BaseException as error:
+            died = self.died
+            if died is None:
+                raise
+            tries = 200  # as memory runs out here, too, which needs little
+            while tries:
+                tries -= 1
+                try:
+                    died(error)
+                    self.died = None
+                except (MemoryError, SystemError):  # CPython may forget to set the first
+                    continue
+                break
+        finally:
             self._runs.release()
 
     def join(self, timeout: float | None = None) -> None:
@@ -82,8 +91,8 @@ class Joinable(Thread):
         super().join(timeout)
 
     @property
-    def never_ran(self) -> bool:
-        """Whether the thread has ended before it could run, as for want of memory."""
+    def lost(self) -> bool:
+        """Whether the thread has ended, and could not call `died`, as for want of memory."""
         return self.ident is not None and not self.is_alive() and self.died is not None
 
     def is_alive(self) -> bool:
@@ -92,18 +101,6 @@ class Joinable(Thread):
         if self._began and self._runs.locked() and here and sys.version_info < (3, 13):
             return True
         return super().is_alive()
-
-
-def insist(call: Callable[[BaseException], None], error: BaseException) -> None:
-    """Call what other threads wait for; again where memory runs out in it, as it needs little."""
-    tries = 200
-    while tries:
-        tries -= 1
-        try:
-            call(error)
-        except MemoryError:
-            continue
-        return
 
 
 class _Guard:
