@@ -1,8 +1,11 @@
 """How many threads make the batches: found on models of data, with a clock that the test drives."""
 
+# ruff: noqa: SLF001  # a limit that is noted and not taken has no public name
+
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -267,3 +270,16 @@ def test_another_choice_begins_anew() -> None:
     assert loop.tuner.number == 3
     loop.tuner.serve(default())
     assert loop.tuner.number == 0
+
+
+def test_a_limit_that_two_consumers_see_is_taken_by_one() -> None:
+    class Seen(deque[tuple[int, str]]):
+        """Looks as it was before another consumer took what is in it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    tuner = Tuner()
+    tuner.serve(default())
+    tuner._noted = Seen([(1, "each opens a file")])
+    assert tuner.look(0, 0.0, 0.0) <= 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
+from contextlib import suppress
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -297,8 +298,9 @@ class Tuner:
             seconds: That a sample takes now; 0 if unknown.
             least: That the shortest ones take, as where no other thread is in the way.
         """
-        while self._noted:
-            self._restrict(*self._noted.popleft())
+        with suppress(IndexError):  # all were taken, some of them by another consumer
+            while True:
+                self._restrict(*self._noted.popleft())
         now, mark = self._clock(), self._mark
         if mark is None:
             self._mark = _Mark(now, samples, loading, self._used())
