@@ -51,6 +51,16 @@ print(lengths, len(TarStream(r"{folder}/*.tar").shards))
     assert run_child(LIMITED + script) == (0, f"{[2 * SHARDS] * 3} {SHARDS}", "")
 
 
+def test_a_url_among_the_paths_leaves_no_local_file_open(folder: Path) -> None:
+    script = f"""
+from threadloader.datasets._files import open_files
+paths = sorted(map(str, Path(r"{folder}").glob("*.tar")))
+files = open_files([*paths, "http://127.0.0.1:9/"])
+print([len(file.read_at(0, 512)) for file in files[:{SHARDS}]] == [512] * {SHARDS})
+"""
+    assert run_child(LIMITED + script) == (0, "True", "")
+
+
 def test_too_many_open_files_are_no_missing_ones(folder: Path) -> None:
     script = f"""
 rest = take_the_rest()

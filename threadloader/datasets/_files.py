@@ -69,18 +69,17 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
         TypeError: There are options, but no URL.
         ModuleNotFoundError: What reads a URL is not installed.
     """
-    paths = list(paths)
+    paths, shelf = list(paths), Shelf()
     if not any(map(is_url, paths)):
         if options:
             msg = f"unexpected {', '.join(map(repr, options))}: options of URLs, and there is none"
             raise TypeError(msg)
-        shelf = Shelf()
         return [LocalFile(path, shelf) for path in paths]
     from threadloader.datasets._remote import remote_file  # noqa: PLC0415  # few need it
 
     store = remote_file.RemoteStore(**options)
     return [
-        remote_file.RemoteFile(os.fspath(path), store) if is_url(path) else LocalFile(path)
+        remote_file.RemoteFile(os.fspath(path), store) if is_url(path) else LocalFile(path, shelf)
         for path in paths
     ]
 

@@ -71,7 +71,7 @@ class LocalFile:
 
     Args:
         path: Its path.
-        shelf: Bounds the open files of a dataset; None if this file may stay open.
+        shelf: Bounds the open files of a dataset.
 
     Threads:
         expect: compatible; before others read.
@@ -81,7 +81,7 @@ class LocalFile:
         is dropped.
     """
 
-    def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], shelf: Shelf) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
         self._expected: tuple[int, int] | None = None  # size and time of the version to be read
@@ -146,15 +146,14 @@ class LocalFile:
         try:
             descriptor = Descriptor(self.path)
         except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE} or self._shelf is None:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
             self._shelf.close()  # something else has many: better none of ours than an error
             descriptor = Descriptor(self.path)
         if self._expected is None:
             self._expected = _version_of(os.fstat(descriptor.number))
         self._descriptor = descriptor
-        if self._shelf is not None:
-            self._shelf.opened(self)
+        self._shelf.opened(self)
         return descriptor
 
     def check(self, number: int) -> tuple[int, int]:
