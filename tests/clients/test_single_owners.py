@@ -59,9 +59,11 @@ def parquet(folder: Path, **options: Any) -> Opened:
     files.write_table(table, folder / "it.parquet", row_group_size=100)
 
     def read(file: Any, index: int) -> Any:
-        (batch,) = file.iter_batches(1000, row_groups=[index])
-        assert file.read_row_group(index)["x"].to_pylist() == batch["x"].to_pylist()
-        return batch["x"].to_numpy()
+        batches = file.iter_batches(50, row_groups=[index])
+        first = next(batches)["x"].to_pylist()
+        group = file.read_row_group(index)["x"]
+        assert group.to_pylist() == [*first, *next(batches)["x"].to_pylist()]
+        return group.to_numpy()
 
     return files.ParquetFile(folder / "it.parquet", **options), read
 
@@ -164,6 +166,16 @@ def session(_: Path) -> Opened:
     made = pytest.importorskip("requests").Session()
     made.headers["x"] = "y"
     return made, lambda it, index: index if it.headers["x"] == "y" else -1
+
+
+def test_of_a_parquet_file_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
+    file, _ = parquet(tmp_path)
+    damaged = file.metadata.row_group(1).column(0)
+    data = bytearray((tmp_path / "it.parquet").read_bytes())
+    data[damaged.data_page_offset : damaged.data_page_offset + 8] = bytes(8)
+    (tmp_path / "it.parquet").write_bytes(data)
+    reads = Reads(file, lambda file, _: len(next(file.iter_batches(100))))
+    assert list(ThreadLoader(reads, None, threads=1)) == [100] * SIZE
 
 
 SHARED = [arrow_table, lmdb_of_begin, hdf5]  # threads may share them

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader._fetch.parts import attributes
-from threadloader._lifetime import when_dropped
+from threadloader._lifetime import DROPPED, when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -364,10 +364,17 @@ class _InTurn:
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.lock:
                 result = part(*args, **kwargs)
-                # Read now: while it is read, nobody else may.
-                return iter(list(result)) if isinstance(result, Iterator) else result
+            return self._each(result) if isinstance(result, Iterator) else result
 
         return call
+
+    def _each(self, parts: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self.lock:
+                part = next(parts, DROPPED)
+            if part is DROPPED:
+                return
+            yield part
 
 
 _in_turn: weakref.WeakKeyDictionary[Any, Lock] = weakref.WeakKeyDictionary()
