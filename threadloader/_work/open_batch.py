@@ -167,7 +167,7 @@ def _fill(
     batch: OpenBatch, ticket: Ticket, worker: Worker, tracer: Tracer | None
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
-    samples = failed = timing = None
+    samples = failed = timing = failure = None
     counters, pipeline = worker.counters, batch.pipeline
     try:
         counters.task, counters.task_began = ticket, (started := perf_counter())
@@ -179,7 +179,10 @@ def _fill(
         samples, failed = _fetch(batch, ticket, worker, singly=singly)
         fetched = perf_counter()
         if failed is not None:
-            return _fill_without_failed(batch, ticket, samples, failed, worker)
+            failure = _fill_without_failed(batch, ticket, samples, failed, worker)
+            counters.fetch_seconds += perf_counter() - started  # with the writing, which is little
+            pipeline.ticket_size.measured(ticket.stop - ticket.start, perf_counter() - started)
+            return failure
         if batch.progress.cancelled:
             return None  # not all of them were fetched
         if tracer is not None:
@@ -198,7 +201,7 @@ def _fill(
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
-        samples = failed = counters.task = None
+        samples = failed = failure = counters.task = None
         batch = ticket = pipeline = DROPPED
 
 
