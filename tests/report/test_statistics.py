@@ -195,6 +195,31 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:a sample was left out")
+def test_samples_that_fail_take_time_too(clock: DrivenClock) -> None:
+    def act(index: int) -> None:
+        clock.idle(1.0)
+        if index % 2:
+            raise ValueError(index)
+
+    epoch = epoch_of(made(act, on_error="skip"))
+    assert (epoch.stages.fetch, epoch.samples) == (40, 20)
+
+
+def test_the_totals_are_those_since_the_loader_was_made_and_are_told_in_few_lines(
+    clock: DrivenClock,
+) -> None:
+    clock.idle(2000.0)
+    with made(lambda _: clock.idle(1.0)) as loader:
+        for _ in range(2):
+            list(loader)
+        statistics = loader.statistics()
+    assert statistics.totals.seconds == 80
+    first, *others = repr(statistics).splitlines()
+    assert first.split(maxsplit=2)[2] == "80 samples, 20 batches, 80.0 s"
+    assert len(others) == 6
+
+
+@pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_what_the_calling_thread_fetches_and_writes_is_counted_as_that() -> None:
     def fail(index: int) -> None:
         if index % 4 == 3:

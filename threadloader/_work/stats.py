@@ -250,6 +250,7 @@ class Stats:
         self.last: Deliveries | None = None
         self.told = False  # whether the consumer was told what it waits for; read and written whole
         self.epochs = 0  # that were begun; read whole
+        self._made = perf_counter()
         self._lock = Lock()
         # All below: guarded by _lock.
         self._open: list[Counters] = []
@@ -335,8 +336,9 @@ class Stats:
             return sum(each.samples for each in records)
 
     def total(self) -> Sums:
-        """Return the sums over all threads and epochs; collating is with writing here."""
+        """Return the sums since the loader was made; collating is with writing here."""
         sums = self.snapshot()
+        sums.seconds -= self._made
         sums.collate_seconds += sums.write_seconds
         return sums
 
