@@ -86,3 +86,40 @@ def test_all_ranks_read_a_verdict_though_the_first_ends_at_once(tmp_path: Path) 
     told = run_ranks(LOADING + dedent(script), 3, tmp_path)
     text = "RankError: rank 1 does not load the same: seed is 2 there, and 1 on rank 0"
     assert told == [text] * 3
+
+
+def test_ranks_are_told_of_one_that_exits_while_a_thread_of_it_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    script = f"""
+    import itertools, threading
+    from threadloader._ranks import votes
+    gone = r"{tmp_path / "gone"}"
+    if rank == 0:
+        os.mkfifo(gone)
+    dist.barrier()
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return itertools.count()
+        def shard(self, rank, world_size, epoch):
+            return self
+    batches = iter(ThreadLoader(Endless(), 2, shard="auto", seed=1, threads=0))
+    next(batches)
+    if rank == 1:
+        writing = os.open(gone, os.O_WRONLY)  # until the end of the process
+        waiting, comes = threading.Event(), votes.comes
+        votes.comes = lambda *args: waiting.set() or comes(*args)
+        threading.Thread(target=next, args=(batches,), daemon=True).start()
+        waiting.wait()
+        time.sleep(0.5)  # by now it waits in the store
+        tell(None)
+        return
+    open(gone).read()  # until the other has ended
+    try:
+        next(batches)
+    except RankError as error:
+        tell(str(error))
+    os._exit(0)  # torch would wait for the rank that is gone
+    """
+    told, _ = run_ranks(LOADING + dedent(script), 2, tmp_path)
+    assert told.startswith("rank 1 left the epoch")

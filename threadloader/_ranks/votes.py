@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
-from threadloader._ranks.waiting import comes, stay
+from threadloader._ranks.waiting import STORE_SECONDS, comes, stay
 from threadloader._threads.waiting import Stop
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from threadloader._ranks.share import Uneven
 
 
-EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for what others are to know
+# How long the interpreter's exit waits for what others are to know: a consumer may have the store's
+# one connection for the first of them.
+EXIT_SECONDS = STORE_SECONDS + 2.0
 
 _HAVING = 1 << 32  # what a vote adds to the counter beside 1, of a rank with a batch
 
