@@ -9,6 +9,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,7 +88,8 @@ class Lines(_torch.Dataset[Any]):
                     raise ValueError(f"{file.path} is compressed: {told}")
                 file.expect(file.stamp())  # another version of the file has other offsets
                 build = partial(_built, file, pool)
-                starts = kept_index(file, path, index_folder, _VERSION, build)["starts"]
+                kept = (file, path, index_folder, _VERSION, build)
+                starts = kept_index(*kept, itemgetter("starts"))
                 over = np.flatnonzero(np.diff(starts) > limit)
                 if len(over):
                     raise _too_long(file.path, int(starts[over[0]]), limit)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.made_shards import numbered, tar_bytes, write_numbered, write_shard
 
 from threadloader.datasets import TarShards
 from threadloader.datasets._shards import index
 
+
+def without_sizes(data: bytes) -> bytes:
+    arrays = dict(np.load(io.BytesIO(data)))
+    del arrays["sizes"]
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda data: data[: len(data) // 2],
     "another file": lambda _: b"no index at all",
     "another version": lambda _: tar_bytes([("told.npy", b"")]),
+    "an array is missing": without_sizes,
     "flipped bit": lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
 }
 

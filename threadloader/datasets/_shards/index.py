@@ -97,7 +97,7 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
     """
     stamp = file.stamp()  # taken first: if the shard changes meanwhile, the index is built again
     build = partial(build_index, file)
-    return ShardIndex(stamp, **kept_index(file, path, folder, _VERSION, build))
+    return kept_index(file, path, folder, _VERSION, build, lambda kept: ShardIndex(stamp, **kept))
 
 
 def build_index(file: File) -> dict[str, Any]:

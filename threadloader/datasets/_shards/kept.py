@@ -15,7 +15,7 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import File
 
 
+T = TypeVar("T")
+
+
 def kept_index(
     file: File,
     path: str,
     folder: str | os.PathLike[str] | None,
     version: int,
     build: Callable[[], dict[str, Any]],
-) -> dict[str, Any]:
+    of: Callable[[dict[str, Any]], T],
+) -> T:
     """Return a file's index: from its own file or, if there is none, built and kept there.
 
     Args:
@@ -44,20 +48,20 @@ def kept_index(
         folder: Of the index's file; None for the file's own folder, or `cache_folder` for a URL
             and where that folder can't be written.  A URL has one index, however it is signed.
         version: Of the index's format.
-        build: Returns the index: arrays, and what JSON can hold.
+        build: Returns what is kept: arrays, and what JSON can hold.
+        of: Returns the index of that; an error, if a part is missing.
     """
     told = {"version": version, "stamp": file.stamp()}
     places = _places(path, folder)
     for place in places:
-        found = _loaded(place, told)
-        if found is not None:
-            return found
+        with suppress(Exception):  # there is none, or its bytes mean anything
+            return of(_loaded(place, told))
     index = build()
     for place in places:
         with suppress(OSError):  # then the next place, or it is built again the next time
             write_whole(place, _saved(index, told))
             break
-    return index
+    return of(index)
 
 
 def _saved(index: dict[str, Any], told: dict[str, Any]) -> bytes:
@@ -69,15 +73,12 @@ def _saved(index: dict[str, Any], told: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _loaded(place: Path, expected: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the index in a file; None if there is no file, or it is not in order."""
-    try:
-        arrays: dict[str, Any] = read_npz(place.read_bytes())
-        told: dict[str, Any] = json.loads(arrays.pop("told").tobytes())
-        if any(told.pop(name) != value for name, value in expected.items()):
-            return None
-    except Exception:  # noqa: BLE001  # there is none, or its bytes mean anything
-        return None
+def _loaded(place: Path, expected: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept in a file; an error, if there is no file, or it is not in order."""
+    arrays: dict[str, Any] = read_npz(place.read_bytes())
+    told: dict[str, Any] = json.loads(arrays.pop("told").tobytes())
+    if any(told.pop(name) != value for name, value in expected.items()):
+        raise ValueError(place)
     return told | arrays
 
 
