@@ -40,6 +40,16 @@ def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come
     assert becomes(lambda: loader.statistics().slots.filling == 0)
 
 
+def test_an_error_of_a_copy_that_outlives_the_epoch_keeps_no_slot(spawn: Spawn) -> None:
+    device = FakeDevice(fails=lambda _: True)
+    device.hold()
+    with make(Numbers(3), device) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)  # and the copier has the slot
+        device.release()
+    assert len(told) == 1
+    assert becomes(lambda: loader.statistics().slots.filling == 0)
+
+
 @pytest.mark.parametrize("busy", [[2], [7], [0, 3, 6]], ids=str)
 @each_kind_of_workers
 def test_memory_that_the_device_has_a_moment_later_is_used(

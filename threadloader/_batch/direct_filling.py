@@ -207,9 +207,8 @@ class DirectFilling(Filling):
         """Begin to copy the batch to a device."""
         if self._laid_out is None:
             return super().copy_to(device)
-        layout, memory = self._laid_out
-        parts, tensors = memory.copy_to(device)
-        return DeviceBatch(layout.batch(parts), tensors)
+        parts, tensors = self._laid_out[1].copy_to(device)  # in no variable: an error keeps those
+        return DeviceBatch(self._laid_out[0].batch(parts), tensors)
 
     def release(self) -> None:
         """Give the memory back; see `Filling`."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._batch.ring import ALIGNMENT
+from threadloader._lifetime import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,13 +193,13 @@ class StagingMemory(BatchMemory):
             (offset, place.dtype, place.shape)
             for offset, place in (placed for placed in self._places if placed is not None)
         ]
-        copies = device.copy(self._slots[0].source, leaves)
-        each = iter(copies)
-        parts = [
-            field if placed is None else next(each)
-            for placed, field in zip(self._places, self.fields, strict=True)
-        ]
-        return parts, copies
+        try:
+            copies = device.copy(self._slots[0].source, leaves)
+            each = iter(copies)
+            pairs = zip(self._places, self.fields, strict=True)
+            return [field if placed is None else next(each) for placed, field in pairs], copies
+        finally:
+            self = DROPPED  # an error keeps this frame
 
 
 def _aligned(nbytes: int) -> int:
