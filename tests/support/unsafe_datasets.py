@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -132,6 +133,36 @@ class LargeArray(Dataset):
         self.table[0] = index
         others_run()
         return self.table[0].copy()
+
+
+# What a function holds
+
+
+class DefaultBuffer(Dataset):
+    def __getitem__(self, index: int, row: list[int] = [0]) -> int:  # noqa: B006
+        return fill(row, index)
+
+
+def fill(row: list[int], index: int) -> int:
+    row[0] = index
+    others_run()
+    return row[0]
+
+
+def around(row: list[int]) -> Any:
+    return lambda _, index: fill(row, index)
+
+
+class AroundBuffer(Dataset):
+    __getitem__ = around([0])
+
+
+filled = partial(fill, [0])
+
+
+class PartialBuffer(Dataset):
+    def __getitem__(self, index: int) -> int:
+        return filled(index)
 
 
 # Attributes of classes
@@ -337,6 +368,9 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
+    ("shared-container", "DefaultBuffer.__getitem__.row is shared", [DefaultBuffer]),
+    ("shared-container", "AroundBuffer.__getitem__.row is shared", [AroundBuffer]),
+    ("shared-container", f"{__name__}.filled.args[0] is shared", [PartialBuffer]),
     ("shared-container", "dataset.rows is shared", [LargeList]),
     ("shared-container", "dataset.rows[7] is shared", [InLargeList]),
     ("shared-container", "dataset.table is shared", [LargeArray]),

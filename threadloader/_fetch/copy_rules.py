@@ -47,6 +47,7 @@ from threadloader._fetch.parts import (
     ATOMS,
     OF_CTYPES,
     Layout,
+    defaults,
     entries,
     is_flat,
     is_same,
@@ -482,15 +483,11 @@ def _copy_function(value: Any, copier: Copier) -> Steps:
 
 
 def _fill_defaults(value: Any, twin: Any) -> Steps:
-    defaults = list(value.__defaults__ or ())
-    names = value.__code__.co_varnames[: value.__code__.co_argcount]
-    for place, name in enumerate(names[len(names) - len(defaults) :]):
-        defaults[place] = yield name, defaults[place]
-    twin.__defaults__ = tuple(defaults) or None
-    keywords = dict(value.__kwdefaults__ or {})
-    for name, part in keywords.items():
-        keywords[name] = yield name, part
-    twin.__kwdefaults__ = keywords or None
+    fresh: dict[str, Any] = {}
+    for name, part in defaults(value):
+        fresh[name] = yield name, part
+    keywords = {name: fresh.pop(name) for name in value.__kwdefaults__ or ()}
+    twin.__defaults__, twin.__kwdefaults__ = tuple(fresh.values()) or None, keywords or None
 
 
 def _is_of_module(function: Any) -> bool:

@@ -131,12 +131,11 @@ def parts(value: Any) -> list[tuple[Any, Any]]:
         inside = entries(value)
         found += inside if isinstance(value, dict) else enumerate(inside)
     elif isinstance(value, types.FunctionType):
-        held = (*closure(value), *(value.__defaults__ or ()))
-        found += enumerate((*held, *(value.__kwdefaults__ or {}).values()))
+        found += [*_closure(value), *defaults(value)]
     elif isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
         found.append(("self", value.__self__))
     elif isinstance(value, functools.partial):
-        found += enumerate((value.func, *value.args, *value.keywords.values()))
+        found += [("func", value.func), ("args", value.args), ("keywords", value.keywords)]
     return found
 
 
@@ -179,10 +178,15 @@ def is_flat(container: Any) -> bool:
             return ATOMS.issuperset(map(type, values))
 
 
-def closure(function: types.FunctionType) -> list[Any]:
-    """Return the values of a function's closure; a variable may have none."""
-    held = []
-    for cell in function.__closure__ or ():
+def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each variable around a function that has one."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):
-            held.append(cell.cell_contents)
-    return held
+            yield name, cell.cell_contents
+
+
+def defaults(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Return name and value of each argument that has a default, keywords last."""
+    code, values = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return [*zip(names, values, strict=False), *(function.__kwdefaults__ or {}).items()]
