@@ -42,7 +42,6 @@ HEAVY = {
     "PIL",
     "aiohttp",
     "backports.zstd",
-    "compression.zstd",
     "fsspec",
     "leanjpeg_simple",
     "pyarrow",

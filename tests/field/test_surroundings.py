@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import decimal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,10 +39,25 @@ def value(digits: int) -> Iterator[None]:
     level.reset(token)
 
 
+@contextmanager
+def filtered(digits: int) -> Iterator[None]:
+    with warnings.catch_warnings(action="error" if digits == 7 else "ignore"):
+        yield
+
+
+def warns() -> str:
+    try:
+        warnings.warn("told", UserWarning, stacklevel=1)
+    except UserWarning:
+        return "raised"
+    return "ignored"
+
+
 KINDS: list[tuple[Callable[[int], Any], Callable[[], str]]] = [
     (precision, lambda: str(len(str(decimal.Decimal(1) / 3)) - 2)),
     (value, level.get),
     (lambda digits: np.errstate(divide="raise" if digits == 7 else "ignore"), raises),
+    (filtered, warns),
 ]
 
 

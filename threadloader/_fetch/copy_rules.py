@@ -471,7 +471,7 @@ def _copy_function(value: Any, copier: Copier) -> Steps:
         setattr(twin, name, getattr(value, name))
     if sys.version_info >= (3, 14):
         twin.__annotate__ = value.__annotate__
-    else:
+    else:  # until 3.13 they are evaluated already
         twin.__annotations__ = value.__annotations__
     for name, (cell, part) in zip(value.__code__.co_freevars, fresh, strict=False):
         if type(part) not in ATOMS:

@@ -1,6 +1,8 @@
 """What the thread of ``iter()`` has of its own, and its workers have, too, as forked ones would.
 
-Context variables (and with them decimal's precision and NumPy's error handling), and torch's modes.
+Context variables (and with them decimal's precision, NumPy's error handling and, since Python 3.14
+without a GIL, the filters of a `catch_warnings` block: until then those are the process's), and
+torch's modes.
 What a library keeps in a `threading.local` is its own: a worker begins without.
 """
 

@@ -5,9 +5,9 @@ that very function learns about threads (see `_torch.teach_worker_info`).  Witho
 a function here.
 
 In torch, threads that a dataset starts are in a worker's process, and `get_worker_info()` answers
-there.  Here they would belong to no worker.  Where threads inherit context variables, as on Python
-3.14 without a GIL, one tells them.  Elsewhere, once there are workers, `Thread.start` lets the new
-thread know what the calling one does, whatever its class.
+there.  Here they would belong to no worker.  Where threads inherit context variables, as since
+Python 3.14 without a GIL, one tells them.  Until then, and with a GIL, once there are workers
+`Thread.start` lets the new thread know what the calling one does, whatever its class.
 
 A thread of an executor or a pool knows what the thread knew that started it, whoever submits its
 tasks.  Not covered: ``_thread.start_new_thread``, and threads of C libraries.
@@ -92,7 +92,7 @@ def _propagate() -> None:
 
     It is never undone: others may have replaced the same function since.  There is no lock, which a
     child could be forked with: whoever comes second puts the same function in place again, since
-    `dict.setdefault` is atomic on both builds.
+    `dict.setdefault` is atomic on both builds.  Until 3.14 without a GIL; later ones inherit it.
     """
     if _INHERITS or "installed" in _replaced:
         return

@@ -60,7 +60,7 @@ def gil_is_enabled() -> bool:
     """
     if sys.version_info >= (3, 13):
         return sys._is_gil_enabled()  # the documented way to ask
-    return True
+    return True  # until 3.12, always
 
 
 class Limits(NamedTuple):

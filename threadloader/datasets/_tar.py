@@ -113,7 +113,7 @@ def open_unpacked(file: File) -> Iterator[Archive]:
 
 
 def zstd_module() -> Any:
-    """Return `compression.zstd`, or the same for Pythons before 3.14.
+    """Return `compression.zstd`; until Python 3.13 the same as a package.
 
     Raises:
         ModuleNotFoundError: There is none.
