@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 import threadloader
 from threadloader import _torch
@@ -48,6 +51,7 @@ def test_json_is_what_was_found_and_the_advice(capsys: pytest.CaptureFixture[str
     assert isinstance(told["advice"], list)
 
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 OFF = {"enabled": False}
 ON = {"enabled": True, "requested_by": ""}
 FREE, ORDINARY = {"free_threaded": True}, {"free_threaded": False}
@@ -62,7 +66,6 @@ FREE, ORDINARY = {"free_threaded": True}, {"free_threaded": False}
         ({"gil": OFF, "python": FREE}, "use a free-threaded build", 0),
         ({"python": FREE, "variables": {"PYTHONDONTWRITEBYTECODE": "1"}}, "Unset PYTHONDONT", 1),
         ({"python": ORDINARY, "variables": {"PYTHONDONTWRITEBYTECODE": "1"}}, "Unset PYTHON", 0),
-        ({"decoders": ["pillow"]}, "(extra: images)", 1),
         ({"decoders": ["simplejpeg", "pillow"]}, "(extra: images)", 0),
         ({"cores": {"usable": 2, "machine": 64}}, "2 of 64 cores", 1),
     ],
@@ -74,6 +77,14 @@ def test_what_would_make_loading_faster_is_advised(
     for name, values in parts.items():
         found[name] = found[name] | values if isinstance(values, dict) else values
     assert sum(text in advised for advised in advice(found)) == said
+
+
+def test_the_decoder_that_is_advised_is_what_the_extra_installs_here() -> None:
+    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
+    extra = map(Requirement, project["optional-dependencies"]["images"])
+    here = [each.name for each in extra if each.marker and each.marker.evaluate()]
+    told = "\n".join(advice(examine() | {"decoders": ["pillow"]}))
+    assert re.findall(r"pip install (\S+) \(extra: images\)", told) == here
 
 
 def test_modules_of_other_builds_are_named_on_a_free_threaded_one(

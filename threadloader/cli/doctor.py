@@ -110,7 +110,8 @@ def advice(found: dict[str, Any]) -> list[str]:
     """
     gil, python, cores = found["gil"], found["python"], found["cores"]
     free, decoders = python["free_threaded"], found["decoders"]
-    faster = "leanjpeg-simple" if free else "simplejpeg"
+    # As the extra has it: from 3.15 on there are no wheels of either yet.
+    faster = "leanjpeg-simple" if sys.version_info >= (3, 13) else "simplejpeg"
     on, requested = gil["enabled"], gil["requested_by"]
     no_pyc = "PYTHONDONTWRITEBYTECODE"
     texts = {
@@ -126,7 +127,8 @@ def advice(found: dict[str, Any]) -> list[str]:
         f"Unset {no_pyc}: without .pyc files, threads of this build share constants, and can be "
         "slower than one.": free and found["variables"].get(no_pyc),
         f"Install a fast JPEG decoder: pip install {faster} (extra: images).": decoders
-        and set(decoders) <= {"pillow", "pillow-simd"},
+        and set(decoders) <= {"pillow", "pillow-simd"}
+        and sys.version_info < (3, 15),
         f"This process may use {cores['usable']} of {cores['machine']} cores: more threads gain "
         "only where samples wait.": cores["usable"] < (cores["machine"] or 1),
     }
