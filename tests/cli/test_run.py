@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.child import PATHS, run_python
+from support.child import run_python
 
 from threadloader import _torch
 from threadloader.cli import main
@@ -25,18 +25,19 @@ LOOP = """\
 import sys
 from torch.utils.data import DataLoader
 
-workers = int(sys.argv[1])
-tests = DataLoader(range(33), 16, num_workers=workers)
-for epoch in range(2):
-    for batch in DataLoader(range(70), 16, num_workers=workers):
-        print(epoch, batch.tolist())
-    print([len(batch) for batch in tests])
+if __name__ == "__main__":
+    workers = int(sys.argv[1])
+    tests = DataLoader(range(33), 16, num_workers=workers)
+    for epoch in range(2):
+        for batch in DataLoader(range(70), 16, num_workers=workers):
+            print(epoch, batch.tolist())
+        print([len(batch) for batch in tests])
 """
 
 
 def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the interpreter away from the checkout, and return what it wrote."""
-    given = {"PYTHONSAFEPATH": "", "PYTHONPATH": str(PATHS[0]), **options.pop("env", {})}
+    given = {"PYTHONSAFEPATH": "", **options.pop("env", {})}
     options = {"cwd": tempfile.gettempdir(), **options}
     return run_python("-W", "ignore", *arguments, env=given, **options)
 
@@ -145,7 +146,7 @@ def test_a_program_that_is_missing_exits_with_2(
 
 
 DATASETS = """
-import sqlite3
+import multiprocessing, sqlite3
 
 class Plain(Dataset):
     def __len__(self):
@@ -162,6 +163,8 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(8))
 
+if __name__ == "__main__":
+    multiprocessing.set_start_method("fork", force=True)  # no other has the connection
 """
 REASONS = {
     "Plain(), num_workers=1": None,
@@ -180,7 +183,7 @@ def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("both")
     code = (TRAINING / "many_loaders.py").read_text(encoding="utf-8")
     if HAS_FORK:
-        code += DATASETS + "\n".join(f"print(list(DataLoader({given})))" for given in REASONS)
+        code += DATASETS + "\n".join(f"    print(list(DataLoader({given})))" for given in REASONS)
     script = written(folder, code)
     return python(script), *reported(folder, script)
 
