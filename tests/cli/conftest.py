@@ -9,7 +9,8 @@ import pytest
 
 MODULE = """
 import faulthandler
-import os
+import multiprocessing
+import signal
 import threading
 import time
 import numpy as np
@@ -52,11 +53,23 @@ class Crashing(Numbers):
         return index
 
 class ForThreads(Numbers):
-    main = os.getpid()
     def __getitem__(self, index):
-        if os.getpid() != self.main:
+        if multiprocessing.parent_process() is not None:
             raise ValueError("no processes")
         return index
+
+class Starting(Numbers):  # by forkserver
+    def __reduce__(self):
+        return started, ()
+
+def started():
+    print("Starting", flush=True)
+    try:
+        while signal.SIGINT not in signal.sigpending():
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        raise ImportError  # NumPy's, of an import that was interrupted
+    return Numbers()
 
 class Holder:
     rows = [1, 2, 3]

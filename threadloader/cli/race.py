@@ -53,7 +53,16 @@ def _by_loop(dataset: Any, sampler: Endless, *, batch_size: int, collate_fn: Any
 
 
 def _by_torch(dataset: Any, sampler: Endless, **options: Any) -> Generator[Any]:
-    yield from _torch.DataLoader(dataset, sampler=sampler, worker_init_fn=_quiet, **options)
+    loader = _torch.DataLoader(dataset, sampler=sampler, worker_init_fn=_quiet, **options)
+    # By forkserver a worker imports for seconds before `_quiet`: it has the mask of its start.
+    posix = hasattr(signal, "pthread_sigmask")
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if posix else None
+    try:
+        batches = iter(loader)
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    yield from batches
 
 
 def _by_threads(
