@@ -131,17 +131,37 @@ def forks(script: str) -> tuple[int, str, str]:
 
 @has_fork
 @pytest.mark.parametrize("does", ["os._exit(0)", "sys.exit(7)", "None", "1 / 0"])
-def test_a_child_that_a_worker_forks_ends(does: str, spawn: Spawn) -> None:
+def test_a_child_that_a_worker_forks_while_another_copies_ends(does: str, spawn: Spawn) -> None:
     script = f"""
+from threadloader import register
+began, copies, forked = threading.Event(), threading.Event(), threading.Event()
+
+class Reader:
+    pass
+
+def opened(reader):
+    if began.is_set():
+        copies.set()
+        forked.wait()
+    return Reader()
+
 class Forks:
+    reader = None
+    def __init__(self):
+        self.reader = Reader()
+
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
+        began.set()
         if index == 3:
+            copies.wait()
             fork(lambda: {does})
+            forked.set()
         return index
 
+register(Reader, opened)
 print(len(list(ThreadLoader(Forks(), 4, threads=2, persistent_workers=True))))
 """
     assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 0\n2", "")

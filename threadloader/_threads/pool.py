@@ -13,6 +13,7 @@ torch aborts the process then.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -276,9 +277,9 @@ _running: dict[tuple[ThreadGroup[Any], int], Thread] = {}
 def _forget_running() -> None:
     """Start afresh in a forked child: it has no threads, but for one that forked it.
 
-    That one takes no further job.  Its sample should end the child, by ``os._exit`` or an error: if
-    the sample returns, the job goes on, and waits for ever where it meets a lock that another
-    thread held at the fork.
+    That one ends the child after its job.  Its sample should do so, by ``os._exit``: if it returns
+    or fails, the job goes on, and waits for ever where it meets a lock that another thread held at
+    the fork.
     """
     global _running  # noqa: PLW0603  # of the process, and this is a new one
     _running = {}
@@ -500,8 +501,12 @@ def _run(
             worker = life.enter_context(enter(number))
             enter = DROPPED  # errors keep the frames that led to them, this one included
             ran = False
-            while running is _running and (job := job or group.take(ran=ran)) is not None:
-                job(worker)
+            while (job := job or group.take(ran=ran)) is not None:
+                try:
+                    job(worker)
+                finally:
+                    if running is not _running:
+                        os._exit(0)  # the job has forked, and what follows needs locks
                 ran, job = True, None  # an idle thread keeps no batch alive
     finally:
         worker = job = DROPPED  # the same
