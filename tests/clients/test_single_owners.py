@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -209,3 +211,49 @@ def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
     finally:
         if hasattr(handle, "close"):
             handle.close()
+
+
+class Watched:
+    """The reader of a Parquet file that notes whether two calls read at once."""
+
+    made: list[Watched]  # of all copies
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.free, self.mixed = table, Lock(), False
+        self.made.append(self)
+
+    def read_row_group(self, *_: object, **__: object) -> Any:
+        if not self.free.acquire(blocking=False):
+            self.mixed = True
+            return self.table
+        time.sleep(0.001)
+        self.free.release()
+        return self.table
+
+
+class Groups:
+    """Opens a Parquet file on first use, and keeps data that it has read."""
+
+    file: Any = None
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> int:
+        if self.file is None:
+            files = pytest.importorskip("pyarrow.parquet")
+            self.file = files.ParquetFile(self.folder / "it.parquet")
+            self.file.reader = Watched(self.file.read_row_group(0))
+        self.table = self.file.read_row_group(index)
+        return index
+
+
+def test_one_call_at_a_time_reads_a_parquet_file_that_a_sample_opens(tmp_path: Path) -> None:
+    parquet(tmp_path)
+    Watched.made = []
+    list(ThreadLoader(Groups(tmp_path), 1, threads=THREADS))
+    assert len(Watched.made) == THREADS
+    assert not any(reader.mixed for reader in Watched.made)

@@ -391,6 +391,8 @@ def _parquet(file: Any, copier: Copier) -> Any:
     return twin
 
 
+IN_TURN = _parquet
+
 # The rest
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.copy_rules import new_copier
-from threadloader._fetch.handles import SHARED, handle_rule
+from threadloader._fetch.handles import IN_TURN, SHARED, handle_rule
 from threadloader._fetch.own_copy import Copied, Limits
 from threadloader._fetch.parts import (
     ATOMS,
@@ -67,12 +67,14 @@ def learn(own: Copied, limits: Limits) -> Learnt:
         held = SimpleNamespace(**{str(number): part for number, part in enumerate(new.values())})
         twins = vars(new_copier(back, limits=limits).copy("", held)).values()
         once |= any(handle_rule(type(part)) is SHARED for part in new.values())
-        if back.shares_data and not back.shared:
+        copied = [value for value, _ in islice(reversed(back.values()), len(back) - size)]
+        # The worker that has opened such a file would not take turns with the others.
+        in_turn = any(handle_rule(type(value)) is IN_TURN for value in copied)
+        if back.shares_data and not (back.shared or in_turn):
             loads = True
             _set_all(original, dict(zip(new, twins, strict=True)), before.keys() - now.keys())
         else:
-            copied = islice(reversed(back.values()), len(back) - size)
-            handles |= bool(back.shared) or any(_is_handle(value) for value, _ in copied)
+            handles |= bool(back.shared) or any(map(_is_handle, copied))
             back.forget_from(size)
             opened += [str(name) for name, part in new.items() if not _is_plain(part)]
     return Learnt(loads, tuple(opened), handles, once, back)
