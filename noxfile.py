@@ -44,9 +44,15 @@ ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked 
 
 
 def find_python(build: str) -> str | None:
-    """Return the interpreter of a build, or None; pyenv's shims exist for builds that do not."""
+    """Return the interpreter of a build, or None.
+
+    pyenv's shims exist for builds that do not; a free-threaded build that was installed alone has
+    the name of the other, too.
+    """
     found = shutil.which(f"python{build}")
-    if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+    free = f"bool(sysconfig.get_config_var('Py_GIL_DISABLED')) is {build.endswith('t')}"
+    asked = [found or "", "-c", f"import sys, sysconfig; sys.exit(not {free})"]
+    if found and not subprocess.run(asked, capture_output=True, check=False).returncode:
         return found
     return None
 
@@ -161,10 +167,10 @@ def chunked(session: nox.Session) -> None:
     run_pytest(session, "tests/clients/test_chunked_formats.py")
 
 
-@nox.session(python=["3.11", "3.13t"])
+@nox.session(python=["3.11", FREE_THREADED])
 def stores(session: nox.Session) -> None:
     """Read from a real S3 server on this machine, which refuses wrong signatures; and Parquet."""
-    install(session, ".[zstd]", "stores")
+    install(session, ".[images,zstd]", "stores")
     run_pytest(session, "tests/datasets/remote", "tests/datasets/parquet")
 
 
