@@ -133,7 +133,7 @@ def _measure(spin: int, seconds: float, rounds: int) -> dict[str, Any]:
             stretches.append((way, _steps(step, batches[way], seconds)))
         threads.append(batches["default"].moment()[0])  # type: ignore[attr-defined]
     stretches.append(("", _steps(step, batches[ALONE], seconds)))
-    from threadloader._tuning.tuner import gil_is_enabled
+    from threadloader._threads.tuner import gil_is_enabled
 
     alone = median(second for way, each in stretches if not way for second in each.steps)
     return {

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader
 from benches.harness.tables import align
 from benches.workloads.other_libraries import PACKAGES, WORKLOADS
 from threadloader import ThreadLoader
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._threads.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

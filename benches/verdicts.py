@@ -22,7 +22,7 @@ import numpy as np
 
 from benches.harness.tables import align
 from threadloader import SlowLoadingWarning, ThreadLoader
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._threads.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

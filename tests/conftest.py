@@ -131,7 +131,7 @@ def no_thread_is_left_behind() -> Iterator[None]:
 @pytest.fixture
 def first_sample_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let other samples begin soon, as the first one waits for them where no loader can see it."""
-    monkeypatch.setattr("threadloader._work.workers.FIRST_SECONDS", 0.05)
+    monkeypatch.setattr("threadloader._engine.workers.FIRST_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -25,14 +25,14 @@ from threadloader.errors import (
 )
 
 if TYPE_CHECKING:
-    from threadloader._fetch.handles import register
+    from threadloader._loader.loader import ThreadLoader
+    from threadloader._loader.session import Statistics
     from threadloader._order.token_batches import TokenBatches
-    from threadloader._rng.streams import sample_rng, sample_seed
-    from threadloader._session.session import Statistics
-    from threadloader._threads.worker_info import get_worker_info
-    from threadloader._trace.ranges import profile
+    from threadloader._report.ranges import profile
+    from threadloader._worker.handles import register
+    from threadloader._worker.streams import sample_rng, sample_seed
+    from threadloader._worker.worker_info import get_worker_info
     from threadloader.datasets._packing.packed import pack
-    from threadloader.loader import ThreadLoader
 
 __all__ = [
     "ClosedError",
@@ -59,15 +59,15 @@ __all__ = [
 
 # Where each name is that is imported when it is first asked for.
 _LAZY = {
-    "Statistics": "threadloader._session.session",
-    "ThreadLoader": "threadloader.loader",
+    "Statistics": "threadloader._loader.session",
+    "ThreadLoader": "threadloader._loader.loader",
     "TokenBatches": "threadloader._order.token_batches",
-    "get_worker_info": "threadloader._threads.worker_info",
+    "get_worker_info": "threadloader._worker.worker_info",
     "pack": "threadloader.datasets._packing.packed",
-    "profile": "threadloader._trace.ranges",
-    "register": "threadloader._fetch.handles",
-    "sample_rng": "threadloader._rng.streams",
-    "sample_seed": "threadloader._rng.streams",
+    "profile": "threadloader._report.ranges",
+    "register": "threadloader._worker.handles",
+    "sample_rng": "threadloader._worker.streams",
+    "sample_seed": "threadloader._worker.streams",
 }
 
 

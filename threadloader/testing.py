@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from threadloader._settings import DatasetCopy
+    from threadloader._engine.settings import DatasetCopy
 
 __all__ = ["assert_thread_safe"]
 

@@ -16,7 +16,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from threadloader._tuning.machine import usable_cores
+from threadloader._threads.machine import usable_cores
 
 __all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
 

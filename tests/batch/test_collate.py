@@ -15,8 +15,8 @@ from support.streams import each_output
 
 from threadloader import ThreadLoader
 from threadloader._batch.direct_filling import MAX_PAUSE
+from threadloader._batch.layout import Output
 from threadloader._batch.numpy_collate import numpy_collate
-from threadloader._layout import Output
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

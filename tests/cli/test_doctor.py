@@ -16,8 +16,8 @@ from packaging.requirements import Requirement
 import threadloader
 from threadloader import _torch
 from threadloader._threads.gil_switch import is_free_threaded
-from threadloader._tuning.machine import default_threads, usable_cores
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._threads.machine import default_threads, usable_cores
+from threadloader._threads.tuner import gil_is_enabled
 from threadloader.cli import main
 from threadloader.cli.doctor import advice, examine
 

@@ -21,7 +21,7 @@ from torch.utils.data import get_worker_info
 
 from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
-from threadloader._rng.streams import sample_seed
+from threadloader._worker.streams import sample_seed
 
 Draw = Callable[[], Any]
 

@@ -15,11 +15,10 @@ from support.scheduled import control_pool, explore, it
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
-from threadloader._epoch import epoch, hanging, made_here
-from threadloader._session import kept_workers, session
-from threadloader._threads import pool, waiting
-from threadloader._tuning import tuner
-from threadloader._work import open_batch, progress, stats
+from threadloader._engine import epoch, hanging, made_here, open_batch, progress
+from threadloader._loader import kept_workers, session
+from threadloader._report import stats
+from threadloader._threads import pool, tuner, waiting
 
 pytestmark = pytest.mark.interleaving
 

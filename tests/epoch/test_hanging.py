@@ -13,8 +13,8 @@ from support.patience import PATIENCE, Spawn
 from support.streams import lists
 
 from threadloader import ThreadLoader
-from threadloader._epoch import hanging
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._engine import hanging
+from threadloader._threads.tuner import gil_is_enabled
 
 
 class Whole(Gated):

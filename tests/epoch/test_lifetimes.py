@@ -31,7 +31,7 @@ from support.streams import each_output
 from support.workers import each_kind_of_workers, join_workers
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader._work.progress import Progress
+from threadloader._engine.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -23,9 +23,9 @@ from support.patience import PATIENCE, Spawn
 from support.streams import Rows
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._fetch.copy_rules import new_copier
-from threadloader._fetch.own_copy import Copied
 from threadloader._torch import IterableDataset
+from threadloader._worker.copy_rules import new_copier
+from threadloader._worker.own_copy import Copied
 
 
 def two_closures(collator: Any) -> Any:

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 LOADING = """
 import signal, time, warnings
 from threadloader import RankError, ThreadLoader
-from threadloader._session import agreement
+from threadloader._loader import agreement
 
 agreement.TELLING_SECONDS = 0.1
 agreement.SECONDS = 200.0  # beyond the patience of this test
@@ -93,7 +93,7 @@ def test_ranks_are_told_of_one_that_exits_while_a_thread_of_it_waits_for_them(
 ) -> None:
     script = f"""
     import itertools, threading
-    from threadloader._ranks import votes
+    from threadloader._order import votes
     gone = r"{tmp_path / "gone"}"
     if rank == 0:
         os.mkfifo(gone)

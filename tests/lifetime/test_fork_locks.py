@@ -17,7 +17,7 @@ warnings.simplefilter("ignore")  # of forks where there are threads
 sys.modules["torch"] = None
 from threadloader import ThreadLoader
 from threadloader._threads import pool
-from threadloader._work import progress
+from threadloader._engine import progress
 
 loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers=True)
 iterator = iter(loader)
@@ -73,7 +73,7 @@ class Draws:
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "threadloader._rng.redirect":
+        if name == "threadloader._worker.redirect":
             inside.set()
             forking.wait({seconds})
 

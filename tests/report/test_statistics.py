@@ -17,7 +17,7 @@ from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
 from threadloader._report.interval import Interval, interval_of
-from threadloader._work.stats import Sums
+from threadloader._report.stats import Sums
 
 
 def kibibyte(index: int) -> Any:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.acting import Acting
 
 from threadloader import ThreadLoader
-from threadloader._rng.permutation import KeyedPermutation, mixed, short_permutations
+from threadloader._order.permutation import KeyedPermutation, mixed, short_permutations
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9

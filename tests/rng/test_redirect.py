@@ -25,8 +25,8 @@ from support.patience import PATIENCE, PAUSE
 from support.workers import join_workers
 
 from threadloader import ThreadLoader, _lifetime, get_worker_info
-from threadloader._rng import redirect
-from threadloader._rng.streams import sample_seed
+from threadloader._worker import redirect
+from threadloader._worker.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -363,7 +363,7 @@ class Draws:
 def batches(**options):
     return [list(map(float, batch)) for batch in ThreadLoader(Draws(), 2, seed=1, **options)]
 def loaded():
-    return "threadloader._rng.redirect" in sys.modules
+    return "threadloader._worker.redirect" in sys.modules
 """
 
 
@@ -393,7 +393,7 @@ torch.manual_seed(3)
 state = torch.get_rng_state()
 with torch.inference_mode():
     batches(threads=0)
-from threadloader._rng import redirect
+from threadloader._worker import redirect
 from threadloader._torch.random_state import OperatorsByKey
 print(torch.equal(torch.get_rng_state(), state), type(redirect.operators) is OperatorsByKey)
 """

@@ -17,7 +17,7 @@ from support.acting import Acting
 from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-from threadloader._rng.streams import sample_rng, sample_seed
+from threadloader._worker.streams import sample_rng, sample_seed
 
 Draw = Callable[[], Any]
 

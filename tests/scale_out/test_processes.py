@@ -35,7 +35,7 @@ for options in ({"batch_size": 4 + rank}, {"shuffle": bool(rank)}, {"seed": rank
     except RankError as error:
         errors.append(str(error))
 if rank == 0:
-    from threadloader._session import agreement
+    from threadloader._loader import agreement
     agreement.SECONDS = 0.5
     try:
         iter(ThreadLoader(Drawing(), shard="auto", threads=1))

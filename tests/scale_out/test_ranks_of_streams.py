@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
-from threadloader._threads.worker_info import pass_seed_here
+from threadloader._worker.worker_info import pass_seed_here
 
 
 class Drawing:

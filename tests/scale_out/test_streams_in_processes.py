@@ -26,7 +26,7 @@ class Rows:
 
 FIRST_ENDS = """
 import time
-from threadloader._ranks import waiting
+from threadloader._order import waiting
 
 waiting.STORE_SECONDS = 0.1  # then a rank asks every half second
 

@@ -24,8 +24,8 @@ from threadloader import (
     ThreadLoader,
     _torch,
 )
-from threadloader._epoch.feed import open_feed
-from threadloader._session import agreement, begin
+from threadloader._engine.feed import open_feed
+from threadloader._loader import agreement, begin
 
 
 class Files:

@@ -8,8 +8,8 @@ import pytest
 from support.patience import PATIENCE
 from support.rank_threads import Store
 
-from threadloader._ranks import agreeing
-from threadloader._ranks.agreeing import agree
+from threadloader._order import agreeing
+from threadloader._order.agreeing import agree
 
 
 def test_no_rank_is_said_to_be_missing_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

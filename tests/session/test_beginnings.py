@@ -17,9 +17,9 @@ from support.patience import PATIENCE
 from support.streams import Rows, make
 
 from threadloader import ClosedError, _torch, get_worker_info
+from threadloader._engine import copier as copier_module
+from threadloader._engine import workers as workers_module
 from threadloader._threads import pool as pool_module
-from threadloader._work import copier as copier_module
-from threadloader._work import workers as workers_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,8 +12,8 @@ from support.patience import PATIENCE, Spawn
 from support.streams import lists, make
 
 from threadloader import ThreadLoader
+from threadloader._loader.arguments import ARGUMENTS
 from threadloader._order.samplers import BatchSampler
-from threadloader._session.arguments import ARGUMENTS
 from threadloader._torch.device import StreamlessDevice
 
 WRONG = {

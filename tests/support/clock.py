@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> DrivenClock:
     for data in (range(2), iter(range(2))):  # which imports what a loader needs
         loader = threadloader.ThreadLoader(data, threads=0)
         list(loader)
-    importlib.import_module("threadloader._work.copier")
+    importlib.import_module("threadloader._engine.copier")
     driven = DrivenClock()
     reads = {
         "perf_counter": lambda: driven.now,

@@ -34,8 +34,7 @@ import numpy as np
 import threadloader
 from threadloader import ThreadLoader
 from threadloader._batch import memory
-from threadloader._rng import streams
-from threadloader._threads import worker_info
+from threadloader._worker import streams, worker_info
 
 if TORCH:
     import torch

@@ -11,7 +11,7 @@ import pytest
 
 from support.patience import PATIENCE, Spawn
 from threadloader import _torch
-from threadloader._session import agreement
+from threadloader._loader import agreement
 
 __all__ = ["RankThreads", "Store"]
 

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import Any
 
 from threadloader import ThreadLoader
-from threadloader._tuning.tuner import Tuner
+from threadloader._threads.tuner import Tuner
 
 __all__ = ["script"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from support.patience import PATIENCE
 from threadloader import ThreadLoader
-from threadloader._fetch.copy_rules import copy_of
+from threadloader._worker.copy_rules import copy_of
 
 THREADS = 4
 

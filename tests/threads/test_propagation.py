@@ -21,8 +21,8 @@ from support.child import run_child
 from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._threads.worker_info import pass_seed_here
 from threadloader._torch import IterableDataset
+from threadloader._worker.worker_info import pass_seed_here
 
 WORKERS = 3
 INHERITS = getattr(sys.flags, "thread_inherit_context", False)

@@ -15,13 +15,13 @@ from support.patience import PATIENCE
 from support.shared import SharedSet
 
 from threadloader import ThreadLoader
-from threadloader._tuning.tuner import Tuner
+from threadloader._threads.tuner import Tuner
 
 
 @pytest.fixture(autouse=True)
 def more_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no noise of a busy machine decide."""
-    monkeypatch.setattr("threadloader._tuning.tuner.MORE_NEEDED", 0.5)
+    monkeypatch.setattr("threadloader._threads.tuner.MORE_NEEDED", 0.5)
 
 
 class Reads:
@@ -96,7 +96,7 @@ def test_only_what_a_loop_does_once_is_no_part_of_what_it_gets(
             left_out.append(round(seconds, 3))
 
     now = [time.perf_counter()]
-    monkeypatch.setattr("threadloader._epoch.epoch.perf_counter", lambda: now[0])
+    monkeypatch.setattr("threadloader._engine.epoch.perf_counter", lambda: now[0])
     loader = ThreadLoader(list(range(100)))
     loader._fixed = loader._fixed._replace(tuner=Told())
     batches = iter(loader)

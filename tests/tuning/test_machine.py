@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from threadloader._tuning import machine as machine_module
-from threadloader._tuning.machine import default_threads, free_memory, usable_cores
+from threadloader._threads import machine as machine_module
+from threadloader._threads.machine import default_threads, free_memory, usable_cores
 
 
 class Machine:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from threadloader._tuning.tuner import COST_SHARE, Limits, Tuner
+from threadloader._threads.tuner import COST_SHARE, Limits, Tuner
 
 
 class Load(NamedTuple):

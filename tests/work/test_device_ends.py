@@ -193,7 +193,7 @@ sys.modules["torch"] = None
 import numpy as np
 from support.fake_device import FakeDevice
 from threadloader import ClosedError, ThreadLoader
-from threadloader._work import copier
+from threadloader._engine import copier
 from threadloader._threads import pool
 
 device = FakeDevice()

@@ -1,1 +1,1 @@
-"""Samples → batch: written into memory that is reused, or collated from a list."""
+"""Samples → batch: their layout, memory that is reused, and collation."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.filling import Filling
+    from threadloader._batch.layout import Layout, Output
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import Ring
-    from threadloader._layout import Layout, Output
 
 
 class Collation:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from threadloader._batch.array_rows import Rows
 from threadloader._batch.filling import DeviceBatch, Filling
-from threadloader._fetch.array_rows import Rows
-from threadloader._layout import infer
+from threadloader._batch.layout import infer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.filling import CollateFailure
+    from threadloader._batch.layout import Layout
     from threadloader._batch.memory import BatchMemory
-    from threadloader._layout import Layout
     from threadloader._torch.device import Device
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.array_rows import as_list
-from threadloader._fetch.parts import ATOMS
+from threadloader._batch.array_rows import as_list
+from threadloader._batch.parts import ATOMS
 from threadloader._lifetime import leak
 
 if TYPE_CHECKING:

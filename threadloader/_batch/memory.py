@@ -18,8 +18,8 @@ from threadloader._lifetime import DROPPED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from threadloader._batch.layout import Field, Layout, Place
     from threadloader._batch.ring import Ring, Slot
-    from threadloader._layout import Field, Layout, Place
     from threadloader._torch.device import Device
 
 

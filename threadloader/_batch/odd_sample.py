@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from threadloader._layout import describe
+from threadloader._batch.layout import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable

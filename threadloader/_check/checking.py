@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._check.loading import LoadedSample
-    from threadloader._settings import DatasetCopy
-    from threadloader._work.copies import Own
+    from threadloader._engine.copies import Own
+    from threadloader._engine.settings import DatasetCopy
 
 
 SECONDS = 120.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.parts import attributes
+from threadloader._batch.parts import attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, cast
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
 from threadloader._check.sharing import Sharing
-from threadloader._fetch.own_copy import Copied
-from threadloader._fetch.program_code import is_users
-from threadloader._rng.isolation import isolated, redirection
-from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
-from threadloader._session.arguments import is_iterable
+from threadloader._engine.copies import Own, own_of
+from threadloader._loader.arguments import is_iterable
 from threadloader._threads.per_thread import close_here
-from threadloader._threads.worker_info import introduced
-from threadloader._work.copies import Own, own_of
+from threadloader._worker.isolation import isolated, redirection
+from threadloader._worker.own_copy import Copied
+from threadloader._worker.program_code import is_users
+from threadloader._worker.streams import Current, WorkerStream, enter_sample_streams, leave_streams
+from threadloader._worker.worker_info import introduced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from threadloader._settings import DatasetCopy
+    from threadloader._engine.settings import DatasetCopy
 
 
 SEED = 17  # of all random streams

@@ -23,19 +23,19 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader._batch.parts import ATOMS, CONTAINERS, attributes, is_same, parts, state_of
 from threadloader._check.contents import array_of
-from threadloader._fetch.copy_rules import copy_attributes, is_meeting, is_ours, rule_of
-from threadloader._fetch.generators import is_generator_class
-from threadloader._fetch.own_copy import LIMITS, Copied, Copier, Rules, Steps
-from threadloader._fetch.parts import ATOMS, CONTAINERS, attributes, is_same, parts, state_of
-from threadloader._fetch.program_code import is_users
 from threadloader._threads.per_thread import PerThread
+from threadloader._worker.copy_rules import copy_attributes, is_meeting, is_ours, rule_of
+from threadloader._worker.generators import is_generator_class
+from threadloader._worker.own_copy import LIMITS, Copied, Copier, Rules, Steps
+from threadloader._worker.program_code import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
 
-    from threadloader._fetch.own_copy import Rule
+    from threadloader._worker.own_copy import Rule
 
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at

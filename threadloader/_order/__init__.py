@@ -1,1 +1,1 @@
-"""Sampler → planned batches → tickets; no threads, no data."""
+"""Which samples: sampler → planned batches → tickets, whose share, and how far; no threads."""

@@ -21,8 +21,8 @@ from threadloader.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from threadloader._order.resume import Lane
     from threadloader._order.sampler_pass import SamplerPass, UserPass
-    from threadloader._resume import Lane
 
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \

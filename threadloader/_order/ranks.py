@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader._order.samplers import is_known, units_of
-from threadloader._ranks.share import Share, check_askable, rank_and_world
+from threadloader._order.share import Share, check_askable, rank_and_world
 from threadloader.errors import warn_user
 
 if TYPE_CHECKING:

@@ -19,6 +19,14 @@ from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadloader._order.resume import (
+    Checkpoint,
+    is_stateful,
+    restore,
+    restore_whole,
+    snapshot,
+    states_of,
+)
 from threadloader._order.samplers import (
     SPAN,
     BatchSampler,
@@ -34,22 +42,14 @@ from threadloader._order.samplers import (
     units_of,
     with_generator,
 )
-from threadloader._resume import (
-    Checkpoint,
-    is_stateful,
-    restore,
-    restore_whole,
-    snapshot,
-    states_of,
-)
-from threadloader._rng.seeds import encoded_state, state_of
+from threadloader._order.seeds import encoded_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from threadloader._ranks.share import Share
-    from threadloader._resume import Position
-    from threadloader._rng.seeds import EpochDraws
+    from threadloader._order.resume import Position
+    from threadloader._order.seeds import EpochDraws
+    from threadloader._order.share import Share
 
 
 class UserPass:

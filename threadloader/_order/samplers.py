@@ -23,21 +23,21 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._lifetime import importing
-from threadloader._ranks.share import Share
-from threadloader._rng.seeds import (
+from threadloader._order.seeds import (
     draw_seed,
     encoded_state,
     restore_generator,
     state_of,
 )
+from threadloader._order.share import Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 
     from numpy.typing import NDArray
 
-    from threadloader._rng.permutation import KeyedPermutation
-    from threadloader._rng.seeds import EpochDraws
+    from threadloader._order.permutation import KeyedPermutation
+    from threadloader._order.seeds import EpochDraws
 
 
 SPAN = 1024  # indices that are computed at once, in 0.3 ms
@@ -130,7 +130,7 @@ class RandomSampler(_Sampler):
 
 
 class KeyedSampler(_Sampler):
-    """A new permutation each epoch, in constant memory: see `threadloader._rng.permutation`.
+    """A new permutation each epoch, in constant memory: see `threadloader._order.permutation`.
 
     Its generator draws one seed an epoch; by default the process's random state does.
     """
@@ -143,7 +143,7 @@ class KeyedSampler(_Sampler):
     def order(self) -> KeyedPermutation:
         """Draw the permutation of a pass."""
         with importing():
-            from threadloader._rng.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
+            from threadloader._order.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
 
         return KeyedPermutation(len(self.data_source), draw_seed(self.generator))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader._resume import Checkpoint
+    from threadloader._order.resume import Checkpoint
 
 
 SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for

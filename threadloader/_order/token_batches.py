@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from threadloader._rng.permutation import KeyedPermutation
+from threadloader._order.permutation import KeyedPermutation
 from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:

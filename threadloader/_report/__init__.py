@@ -1,1 +1,1 @@
-"""What a loader says of itself: rates, a verdict, metrics for a logger, a page."""
+"""Figures of a loader: what is counted and traced, rates, a verdict, metrics for a logger."""

@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import sub
 from typing import NamedTuple
 
-from threadloader._work.stats import DIGIT, STEPS, VALUES, Sums
+from threadloader._report.stats import DIGIT, STEPS, VALUES, Sums
 
 
 class Stages(NamedTuple):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from threadloader._resume import Position, has_ended
-from threadloader._tuning.machine import usable_cores
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._order.resume import Position, has_ended
+from threadloader._threads.machine import usable_cores
+from threadloader._threads.tuner import gil_is_enabled
 from threadloader.errors import SlowLoadingWarning, warn_user
 
 if TYPE_CHECKING:
     import os
     from contextlib import AbstractContextManager
 
+    from threadloader._report.stats import Deliveries, Stats
     from threadloader._report.verdict import Verdict
-    from threadloader._tuning.tuner import Tuner
-    from threadloader._work.stats import Deliveries, Stats
+    from threadloader._threads.tuner import Tuner
 
 
 class Reports:
@@ -66,7 +66,7 @@ class Reports:
             OSError: By ``with``: the file can't be written.
             ValueError: The limit is less than 1.
         """
-        from threadloader._trace.recording import recorded  # noqa: PLC0415  # rarely used
+        from threadloader._report.recording import recorded  # noqa: PLC0415  # rarely used
 
         if limit < 1:
             msg = f"limit must be at least 1, not {limit}"

@@ -1,1 +1,1 @@
-"""Threads: how they start, wait and stop, and who they are; they know no data."""
+"""Threads: how they start, wait and stop, and how many there are; they know no data."""

@@ -7,7 +7,7 @@ import sys
 import sysconfig
 from functools import cache
 
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._threads.tuner import gil_is_enabled
 from threadloader.errors import GilWarning, warn_user
 
 AN_IMPORT = "the import of an extension module"

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: The dataset can't be had, or one of its samples can't be loaded.
     """
-    from threadloader._tuning.machine import usable_cores
+    from threadloader._threads.machine import usable_cores
 
     dataset, name = made_dataset(arguments.dataset), printable(arguments.dataset)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
@@ -138,8 +138,8 @@ def compare(
 def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, str]:
     """Return what the race is run on."""
     from threadloader._threads.gil_switch import is_free_threaded
-    from threadloader._tuning.machine import usable_cores
-    from threadloader._tuning.tuner import gil_is_enabled
+    from threadloader._threads.machine import usable_cores
+    from threadloader._threads.tuner import gil_is_enabled
 
     build = f"{platform.python_implementation()} {platform.python_version()}"
     build += " free-threaded" if is_free_threaded() else ""

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if find_spec("PIL") is None:
         raise CommandError("the demo needs Pillow: pip install pillow (extra: demo)")
-    from threadloader._tuning.machine import default_threads
+    from threadloader._threads.machine import default_threads
     from threadloader.datasets import ImageFolder
 
     number = default_threads() if arguments.threads is None else arguments.threads

@@ -65,8 +65,8 @@ def examine() -> dict[str, Any]:
         decoders = [decoder.name for decoder in installed_decoders()]
     from threadloader import _torch
     from threadloader._threads import gil_switch
-    from threadloader._tuning.machine import cpu_quota, default_threads, usable_cores
-    from threadloader._tuning.tuner import gil_is_enabled
+    from threadloader._threads.machine import cpu_quota, default_threads, usable_cores
+    from threadloader._threads.tuner import gil_is_enabled
     from threadloader._version import __version__
 
     switch, free = gil_switch.what_switched_the_gil_on(), gil_switch.is_free_threaded()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadloader import _torch
 from threadloader._batch.numpy_collate import numpy_collate
-from threadloader.loader import ThreadLoader
+from threadloader._loader.loader import ThreadLoader
 
 if TYPE_CHECKING:
     import argparse

@@ -11,10 +11,10 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._fetch.copy_rules import copy_of
 from threadloader._lifetime import DROPPED
+from threadloader._loader.loader import ThreadLoader
 from threadloader._order.samplers import is_users
-from threadloader.loader import ThreadLoader
+from threadloader._worker.copy_rules import copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

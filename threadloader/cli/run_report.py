@@ -7,8 +7,8 @@ from time import perf_counter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._fetch.program_code import is_users, short_path
 from threadloader._lifetime import DROPPED
+from threadloader._worker.program_code import is_users, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -66,5 +66,5 @@ class ArrayDataset(_torch.Dataset[Any]):
         return tuple(rows) if self._keys is None else dict(zip(self._keys, rows, strict=True))
 
     def gathered_arrays(self) -> Sequence[Any]:
-        """Return the arrays, one for each leaf of a sample; see `_fetch.array_rows`."""
+        """Return the arrays, one for each leaf of a sample; see `_batch.array_rows`."""
         return self._arrays

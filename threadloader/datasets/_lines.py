@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._tuning.machine import usable_cores
+from threadloader._threads.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.kept import kept_index

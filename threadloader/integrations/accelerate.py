@@ -25,8 +25,8 @@ import accelerate
 from accelerate.data_loader import DataLoaderAdapter, DataLoaderDispatcher
 
 from threadloader import _torch
-from threadloader._session.arguments import is_iterable
-from threadloader.loader import ThreadLoader
+from threadloader._loader.arguments import is_iterable
+from threadloader._loader.loader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,8 +14,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._rng.isolation import redirecting
-from threadloader._rng.streams import here
+from threadloader._worker.isolation import redirecting
+from threadloader._worker.streams import here
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache

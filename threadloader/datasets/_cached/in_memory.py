@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.parts import CONTAINERS, attributes
-from threadloader._tuning.machine import free_memory
+from threadloader._batch.parts import CONTAINERS, attributes
+from threadloader._threads.machine import free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from threadloader._rng.permutation import KeyedPermutation, short_permutations
-from threadloader._rng.seeds import key_of
+from threadloader._order.permutation import KeyedPermutation, short_permutations
+from threadloader._order.seeds import key_of
 from threadloader.datasets._mixture.mixing import ENDLESS
 
 if TYPE_CHECKING:

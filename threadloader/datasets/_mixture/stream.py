@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._ranks.share import PROTOCOL, asked, has_share, is_askable
-from threadloader._resume import (
+from threadloader._order.resume import (
     begin,
     fresh_state,
     is_stateful,
@@ -28,8 +27,9 @@ from threadloader._resume import (
     snapshot,
     states_of,
 )
-from threadloader._rng.seeds import epoch_seed
-from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
+from threadloader._order.seeds import epoch_seed
+from threadloader._order.share import PROTOCOL, asked, has_share, is_askable
+from threadloader._worker.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.datasets._mixture.mixing import (
     Mixing,
     checked_weights,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
-    from threadloader._ranks.share import Part
+    from threadloader._order.share import Part
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
 

@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._ranks.share import Part, asked
-from threadloader._resume import (
+from threadloader._order.resume import (
     begin,
     is_stateful,
     restore_after,
     snapshot_between,
     states_of,
 )
+from threadloader._order.share import Part, asked
 from threadloader.datasets._packing.rows import Features, OpenRows, TooLong, length_of
 from threadloader.errors import StateError, checked_count
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from threadloader import _torch
-from threadloader._ranks.share import rank_and_world
+from threadloader._order.share import rank_and_world
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.names import find_shards, told_shards

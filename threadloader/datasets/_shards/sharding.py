@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 from threadloader import _torch
-from threadloader._ranks.share import Part, rank_and_world
-from threadloader._threads.worker_info import get_worker_info
+from threadloader._order.share import Part, rank_and_world
+from threadloader._worker.worker_info import get_worker_info
 
 
 class Shared(SimpleNamespace):

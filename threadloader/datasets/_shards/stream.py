@@ -16,7 +16,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from threadloader._threads.worker_info import get_worker_info, pass_seed_here
+from threadloader._worker.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.names import find_shards, told_shards
 from threadloader.datasets._shards.sharding import SharedStream, ranks_here
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
-    from threadloader._ranks.share import Part
+    from threadloader._order.share import Part
 
 
 T = TypeVar("T")

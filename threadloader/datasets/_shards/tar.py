@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._tuning.machine import usable_cores
+from threadloader._threads.machine import usable_cores
 from threadloader.datasets._files import open_files, read_spans
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index

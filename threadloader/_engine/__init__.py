@@ -1,0 +1,1 @@
+"""One epoch: its plan, its threads, its batches, and how they are delivered."""

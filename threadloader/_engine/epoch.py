@@ -1,0 +1,608 @@
+"""One pass over the data, in the consumer's thread: wait, count, raise or return.
+
+    feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered, by default in order
+
+The consumer's thread plans a whole window of batches when the epoch starts, and one more before
+each that it returns, as torch does; workers never touch the sampler.  Where the calling thread
+makes the batches itself, see `MadeHere`, it plans each when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from threading import RLock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from threadloader._engine.hanging import Patience
+from threadloader._engine.made_here import MadeHere
+from threadloader._engine.open_batch import FailedBatch, OpenBatch
+from threadloader._engine.progress import Progress
+from threadloader._engine.torch_names import TorchNames
+from threadloader._lifetime import DROPPED, end_thread_at_exit, importing, when_dropped
+from threadloader._report import stages
+from threadloader._report.reports import warn_if_slow
+from threadloader._report.stages import Counts
+from threadloader._report.stats import LONG_SECONDS
+from threadloader._threads.tuner import PAUSE, PAUSE_SECONDS
+from threadloader._worker.failure import Origin, set_notes, strip_all
+from threadloader.errors import ClosedError
+
+if TYPE_CHECKING:
+    from threadloader._batch.collate import Collation
+    from threadloader._engine.copier import Copier
+    from threadloader._engine.feed import Feed
+    from threadloader._engine.settings import Settings
+    from threadloader._engine.skipped import Tally
+    from threadloader._engine.workers import CallingThread, Workers
+    from threadloader._lifetime import DeviceMemory
+    from threadloader._order.seeds import EpochSeeds
+    from threadloader._report.stages import Tracer
+    from threadloader._report.stats import Deliveries, Stats
+    from threadloader._threads.pool import ThreadGroup
+    from threadloader._torch.device import Device
+    from threadloader._worker.failure import Failure
+
+
+FORKED = (
+    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
+)
+CLOSED = (
+    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
+    "later iter(); iter(loader) starts a new one"
+)
+# A function that returns the batch, once; what the feed counts it as; the error in its place, or
+# None.
+Delivery: TypeAlias = "tuple[Callable[[], Any], Any, Failure | None]"
+
+
+class Epoch(TorchNames, MadeHere, Iterator[Any]):
+    """An iterator over the batches of one epoch.
+
+    Args:
+        settings: Of the loader.
+        feed: Plans the batches and gives them to the threads.
+        collation: Knows how large batches are, and the ring of their slots.
+        tally: Counts the samples that were left out.
+        workers: The threads that do the work; None for the calling thread alone.
+        calling: The calling thread.
+        stats: Counts the batches that are delivered.
+        counted: Of this epoch.
+        device: The device of the settings, opened for this epoch; None to leave batches in memory.
+        seeds: Of the epoch.
+        begun: Batches that were delivered before this epoch was resumed.
+
+    Invariants, whenever ``_turn`` is not held:
+        1. Each batch that was planned is in flight, or was delivered.  In order, the delivered
+           batches come first, without a gap.
+
+    Threads:
+        start: the caller of ``iter()``, once.
+        next, close, cancel: shared; next is meant for one thread, the consumer.
+        moment: shared.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        feed: Feed,
+        collation: Collation,
+        tally: Tally,
+        workers: Workers | None,
+        *,
+        calling: CallingThread,
+        stats: Stats,
+        counted: Deliveries,
+        device: Device | None,
+        seeds: EpochSeeds,
+        begun: int,
+    ) -> None:
+        end_thread_at_exit()
+        self._progress = progress = Progress(stats, copies=device is not None)
+        TorchNames.__init__(self, settings, seeds.workers, begun)
+        MadeHere.__init__(self, settings, feed, workers, calling, progress)
+        self._depth, self._ring = collation.depth, collation.ring
+        self._window = settings.window
+        self._tally = tally
+        self._seeds = seeds
+        self._owns_workers = not settings.persistent_workers
+        self._stats = stats
+        self._counted = counted
+        self._iterable = settings.iterable
+        self._move = settings.move
+        self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
+        self._in_order = settings.in_order
+        # Whether all workers are known to have begun.  From then on an error that ends one of them
+        # also cancels the epoch.
+        self._begun = workers is None
+        self._patience: Patience | None = None
+        self._copier: Copier | None = None
+        # Of the batch on a device that was taken last.  A loop that meets an error of the device
+        # drops its batch before the traceback is printed: only this keeps torch from ending the
+        # process there.
+        self._last_sent: DeviceMemory | None = None
+        if device is not None:
+            self._last_sent = device.keep()
+            with importing():
+                from threadloader._engine.copier import Copier  # noqa: PLC0415  # only needed here
+
+            self._copier = Copier(
+                device,
+                progress,
+                settings.device_prefetch,
+                in_order=settings.in_order,
+                name=settings.name,
+                copied=stats.copied,
+            )
+        self._pid = os.getpid()
+        # Held while one thread gets its batch, so that threads that share an iterator take turns;
+        # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
+        # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
+        # may drop the batches at any moment.
+        self._turn = RLock()
+        self._batches: deque[OpenBatch | FailedBatch] = deque()  # in flight, oldest first
+        self._planned_all = False
+        self._entered = 0.0  # when the present `next` began, on the clock
+        self._outside = 0.0  # seconds of the loop before it
+        self._failed: Any = None  # of the batch whose error was raised by the last call
+        self._ended = False  # whether there is nothing more to deliver
+        signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
+        if workers is not None:
+            signals.append(workers.stop if self._owns_workers else workers.wake)
+        if self._copier is not None:
+            signals.append(self._copier.wake)
+        # Dropping the iterator only signals: a finalizer must not wait for anybody.
+        self._signal = when_dropped(self, _abandon, progress, counted, signals)
+        try:
+            self._ring.enter(progress)
+            if workers is not None:
+                workers.startup.watch(self)
+        except BaseException:  # Ctrl-C, say
+            self.cancel()
+            raise
+
+    def start(self) -> None:
+        """Let the threads begin, and plan the first batches.
+
+        Raises:
+            RuntimeError: A thread can't be started.  If the epoch was closed meanwhile, the first
+                ``next()`` raises instead.
+        """
+        try:
+            if self._copier is not None:
+                self._copier.start()
+            if self._threads is not None:
+                self._threads.start()
+                if self._feed.eager:
+                    self._go_ahead()
+            self._counted.started(self.thread_groups)
+        except BaseException as error:  # Ctrl-C in the sampler, say
+            end_thread_at_exit()
+            if isinstance(error, ClosedError) and self._progress.cancelled:
+                return  # by another thread; `next` raises it
+            self.cancel()
+            self._closed()  # takes the error from where threads, and so this epoch, would keep it
+            raise
+        finally:
+            self = DROPPED  # this frame stays with the error
+
+    @property
+    def thread_groups(self) -> list[ThreadGroup[Any]]:
+        """The threads of the epoch, which may still run when it was dropped."""
+        groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
+        return groups if self._threads is None else [*groups, *self._threads.thread_groups]
+
+    def moment(self) -> tuple[int, int, int]:
+        """Return how the window is at this moment; from any thread.
+
+        Returns:
+            Threads that may run samples, 0 for the calling thread; batches that are planned; and
+            those of them that are done.
+        """
+        running = 0 if self._here else self._progress.threads
+        while True:
+            # To list a deque is one call, but no atomic one without a GIL.  It takes far less time
+            # than from one change to the next.  (Its own `copy` takes 0.1 s on CPython 3.13 without
+            # GIL, where other threads are busy.)
+            with suppress(RuntimeError):
+                batches = list(self._batches)
+                return running, len(batches), sum(batch.done for batch in batches)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has no batches left, or was closed; stale as soon as it is read."""
+        return self._ended or self._progress.cancelled
+
+    def __next__(self) -> Any:
+        take = count_as = failure = batch = None
+        entered, tracer = perf_counter(), stages.tracer
+        try:
+            if tracer is not None or self._tally.must_warn:
+                self._enter(tracer)
+            with self._turn:
+                self._entered, counted = entered, self._counted
+                outside, self._outside = self._outside, entered - counted.latest
+                if self._outside > PAUSE_SECONDS and self._outside > PAUSE * outside:
+                    self._tuner.leave_out(self._outside)
+                take, count_as, failure = self._next_delivery()
+                if failure is None:
+                    batch = take() if self._move is None else self._moved(take)
+                    self._feed.count(count_as, returned=True)
+                    self._num_yielded += 1
+                else:
+                    self._failed = count_as if isinstance(failure.error, Exception) else None
+                counted.latest = now = perf_counter()
+                counted.loading_seconds += now - entered
+                if now >= counted.due or now - entered >= LONG_SECONDS:
+                    self._stats.note(counted, now - entered, self.moment)
+            if failure is not None:
+                set_notes(failure.error, failure.notes, self._origin_of(failure, count_as))
+                raise failure.error
+            return batch
+        except BaseException as error:
+            self._let_go(error, count_as, users=failure is not None)
+            raise
+        finally:
+            if tracer is not None:
+                tracer.end("next")
+            # An error keeps the frames that it was raised through, and these keep their callers.
+            self = take = count_as = failure = batch = DROPPED
+
+    def _origin_of(self, failure: Failure, plan: Any) -> Origin | None:
+        """Return where an error comes from; None of an iterable dataset, or a sampler's."""
+        if self._iterable or plan is None:
+            return None
+        return Origin(plan, failure.row if failure.is_of_row else None, self._seeds)
+
+    def close(self) -> None:
+        """Cancel the batches in flight, and wait until running samples have ended.  Idempotent.
+
+        Does not wait for persistent workers, which may run samples of another epoch.
+        """
+        self.cancel()
+        if self._threads is not None and self._owns_workers:
+            self._threads.join()
+        if self._copier is not None:
+            self._copier.join()
+
+    def cancel(self) -> None:
+        """End the epoch as `close` does, but wait for nobody."""
+        if self._pid != os.getpid():  # forked: a lock may be held by a thread that is not here
+            self._progress.cancel()
+            return
+        self._progress.close()
+        self._last_sent = None
+        self._batches = deque()  # not cleared: the consumer may be iterating over it
+        self._calling.end()
+        self._feed.end()
+        self._signal()  # which dropping the iterator will not do again
+        if self._threads is not None:
+            self._threads.nudge()
+
+    def _enter(self, tracer: Tracer | None) -> None:
+        """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
+        if tracer is not None:
+            tracer.begin("next", self._progress.key)
+        self._tally.warn()
+
+    def _let_go(self, error: BaseException, count_as: Any, *, users: bool) -> None:
+        """Let an error keep no frames of ours, which hold this iterator, and batches.
+
+        One that is no `Exception`, Ctrl-C say, ends the epoch, and its batch does not count.
+
+        Args:
+            error: The error.
+            count_as: As what the batch would be counted.
+            users: Whether it was raised by the user's code, and has no frames of ours.
+        """
+        if isinstance(error, Exception):
+            if not users:
+                strip_all(error)
+            return
+        self.cancel()  # and wait for nobody: the sample that runs may never end
+        if count_as is not None:
+            self._feed.take_back(count_as)
+        if users:
+            strip_all(error)
+        else:
+            error.with_traceback(None)
+
+    def _moved(self, take: Callable[[], Any]) -> Any:
+        """Return a batch on a device without streams."""
+        batch, started = take(), perf_counter()
+        try:
+            return self._move(batch)  # type: ignore[misc]  # it is not None
+        finally:
+            self._stats.copied(perf_counter() - started)
+            self = take = batch = DROPPED  # an error keeps this frame
+
+    def _next_delivery(self) -> Delivery:
+        """Wait for the next batch that has samples, or for the error in its place.
+
+        Raises:
+            StopIteration: All batches were delivered.
+            ClosedError: The epoch was closed, or this process is a fork.
+            RuntimeError: It takes longer than the timeout; the next call waits again.
+            BaseException: A worker, or the copier, could not begin, and raised this.
+        """
+        made = batch = due = None
+        try:
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                # A consumer that goes on after the error does without the batch.
+                self._feed.count(failed, returned=False)
+            if self._ended:
+                raise StopIteration
+            self._check()
+            if self._here and self._copier is None and not self._batches:
+                made = self._make_next()
+                if made is not None:
+                    self._counted.batches += 1
+                    return [made[0]].pop, made[1], None
+            while due is None:
+                batch = self._wait_for_batch()
+                self._take_out(batch)
+                due = self._delivery_of(batch)
+                if due is None:
+                    self._feed.count(batch.count_as, returned=False)
+            return due
+        finally:
+            self = made = batch = due = DROPPED
+
+    def _check(self) -> None:
+        """Raise an error where no batch can come."""
+        if self._pid != os.getpid():
+            raise ClosedError(FORKED)
+        if self._making:
+            msg = "a sample can't ask for the next batch of the iterator that loads it"
+            raise RuntimeError(msg)
+
+    def _wait_for_batch(self) -> OpenBatch | FailedBatch:
+        """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
+        head = None
+        try:
+            head = self._head()
+            # In this order: `close`, in another thread, first cancels, then drops them.
+            if self._progress.cancelled:
+                raise self._closed()
+            if head is None:
+                self._end()
+            if not (head.done and self._begun and self._copier is None):
+                if self._here and not self._draining and isinstance(head, OpenBatch):
+                    self._work_here(head)
+                if self._threads is not None or self._copier is not None:
+                    head = self._await(head)
+            if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
+                self._counted.batches += 1
+            return head
+        finally:
+            self = head = DROPPED
+
+    def _end(self) -> NoReturn:
+        """End the epoch, all of whose batches were delivered."""
+        self._ended = True
+        self.cancel()  # for an epoch of no batches; others have ended their threads
+        self._feed.end(finished=True)
+        setup = self._tuner, self._threads is not None, self._iterable
+        warn_if_slow(self._stats, self._counted, setup)
+        raise StopIteration
+
+    def _head(self) -> OpenBatch | FailedBatch | None:
+        """Return the oldest batch, planned now if none is in flight; None after the last."""
+        if not self._batches:
+            self._fill()
+        try:
+            return self._batches[0]
+        except IndexError:  # none is left, or another thread has closed the epoch
+            return None
+
+    def _fill(self) -> None:
+        """Plan batches until the window is full."""
+        tracer = stages.tracer
+        if tracer is None:
+            self._plan()
+            return
+        tracer.begin("plan", self._progress.key)
+        try:
+            self._plan()
+        finally:
+            tracer.end("plan")
+
+    def _go_ahead(self) -> None:
+        """Plan batches ahead, or let the sampler draw as many as threads would have.
+
+        So what it draws from a generator that the loop draws from, too, does not depend on whether
+        threads or the calling thread are faster.
+        """
+        if not self._here:
+            self._fill()
+        elif self._threads is not None:
+            self._feed.draw_ahead(self._depth.room(self._window) - len(self._batches))
+
+    def _plan(self) -> None:
+        depth, given = self._depth, not self._here
+        if self._tuner.number > self._tuner.limits.threads or depth.needed:
+            depth.needed = self._needed()
+        room = max(depth.room(self._window), self._feed.least) if not self._here else 1
+        while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
+            try:
+                batch = self._feed.plan(self._progress)
+                if batch is not None and given:
+                    self._feed.give(batch)
+            except Exception as error:  # noqa: BLE001  # raised in the batch's place
+                self._not_planned(error)
+                return
+            if batch is None:
+                self._planned_all = True
+                return
+            self._batches.append(batch)
+            if self._copier is not None:
+                self._copier.put(batch)
+
+    def _not_planned(self, error: Exception) -> None:
+        """Put the sampler's error in the place of the batch that could not be planned."""
+        end_thread_at_exit()
+        # Nobody takes it from a closed epoch, and it would keep this frame.
+        if not self._progress.cancelled:
+            self._batches.append(FailedBatch(error))
+
+    def _needed(self) -> int:
+        """Return how many batches keep more threads busy than there are cores; 0 for no more."""
+        tuner, batches = self._tuner, self._batches  # `close` may replace them
+        needed = 0
+        if tuner.number > tuner.limits.threads and batches and not self._is_users:
+            last = batches[-1]
+            rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
+            needed = self._ticket_size.batches_for(
+                tuner.number,
+                rows,
+                one_ticket=self._whole_batches,
+                for_slowest=self._depth.knows_nbytes,
+            )
+        self._ring.batches = max(self._kept_batches, needed + 2)
+        return needed
+
+    def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
+        """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
+        counted, copying = self._counted, self._copier is not None and head.done
+        here, began = counted.busy_seconds, perf_counter()
+        if self._patience is None:
+            find = None if self._threads is None else self._threads.find_lost
+            self._patience = Patience(self._timeout, self._stats, self._progress, find)
+        patience = self._patience
+        try:
+            left = patience.begin()
+            if not self._begun and self._threads is not None:
+                try:
+                    self._begun = self._threads.ready(left, self._progress)
+                except Exception:  # of worker_init_fn
+                    self.cancel()
+                    self._ended = True
+                    raise
+            counted.waits_since = perf_counter()
+            while not (self._begun and self._reached(head, patience.seconds(self._due()))):
+                if perf_counter() >= self._due():
+                    self._tune()
+                else:
+                    patience.check(head, begun=self._begun)
+            if isinstance(head, FailedBatch):
+                return head
+            return next(filter(self._progress.has, self._deliverable(head)), head)
+        finally:
+            counted.waits_since = 0.0
+            seconds = perf_counter() - began - (counted.busy_seconds - here)
+            counted.waited(seconds, self._progress.reached_at, copying=copying)
+
+    def _deliverable(self, head: OpenBatch) -> list[OpenBatch]:
+        """Return the batches any of which may be delivered next."""
+        if self._in_order:
+            return [head]
+        return [batch for batch in self._batches if isinstance(batch, OpenBatch)]
+
+    def _reached(self, head: OpenBatch | FailedBatch, seconds: float | None) -> bool:
+        """Wait for a batch that other threads make; return False if that takes too long."""
+        if isinstance(head, FailedBatch):
+            return True
+        tracer = None if self._progress.has(head) else stages.tracer
+        if tracer is not None:
+            tracer.begin("wait", self._progress.key)
+        try:
+            return self._progress.wait(self._deliverable(head), seconds)
+        finally:
+            if tracer is not None:
+                tracer.end("wait")
+
+    def _take_out(self, batch: OpenBatch | FailedBatch) -> None:
+        """Take a batch out of the window, and plan the next one."""
+        removed = False
+        with suppress(ValueError):  # another thread has closed the epoch
+            self._batches.remove(batch)
+            removed = True
+        if not removed:
+            raise self._closed()
+        if isinstance(batch, OpenBatch):
+            if not self._progress.has(batch):  # closed, and so it never comes
+                raise self._closed()
+            tracer = stages.tracer
+            if tracer is not None and not batch.exhausted:  # up to the end of `next`
+                counts = self._counts()
+                tracer.begin("deliver", self._progress.key, batch.plan.sequence, counts=counts)
+            self._feed.done(batch)
+        if self._threads is not None:
+            self._plan_on(self._threads)
+
+    def _plan_on(self, threads: Workers) -> None:
+        """Let as many threads as are best make the next batches; end them if there are none."""
+        if perf_counter() >= self._due():
+            self._tune()
+        self._go_ahead()
+        if not (self._here or self._batches):
+            # Here and not at StopIteration, which a loop over len(loader) never reaches.
+            self._ring.leave(self._progress)
+            if self._owns_workers:
+                threads.stop()
+
+    def _counts(self) -> Counts:
+        """Return what there is in the window and in the ring."""
+        slots = self._ring.statistics()
+        return Counts(*self.moment(), slots.free, slots.filling, slots.leased)
+
+    def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
+        """Return the delivery of a batch; None if it is empty."""
+        if isinstance(batch, FailedBatch):
+            return batch.take, None, batch.failure
+        if batch.skipped:
+            excess = self._tally.add(batch)
+            # A sample too many that was left out is raised in the place of the batch.
+            batch.failure = batch.failure or excess
+        if batch.failure is not None:
+            if self._copier is not None:
+                self._copier.drop(batch)
+            return batch.take, batch.count_as, batch.failure
+        if batch.empty:
+            return None
+        nbytes = batch.filling.nbytes
+        self._depth.delivered(nbytes)
+        self._counted.nbytes += nbytes
+        if self._copier is not None:
+            return partial(self._take_copy, self._copier, batch), batch.count_as, None
+        return batch.filling.take, batch.count_as, None
+
+    def _take_copy(self, copier: Copier, batch: OpenBatch) -> Any:
+        """Return a batch on the device."""
+        try:
+            sent = copier.take(batch)
+            if (last := self._last_sent) is not None:  # another thread may close the epoch
+                last.memory = sent.tensors
+            if not self._batches and self._planned_all:
+                copier.end()  # a loop over len(loader) never reaches StopIteration
+            return sent.batch
+        finally:
+            self = copier = batch = last = DROPPED
+
+    def _closed(self) -> BaseException:
+        """Return the error that the consumer of a cancelled epoch gets.
+
+        It is that of a worker, or of the copier, that could not begin; or else a `ClosedError`.
+        """
+        error = None if self._threads is None else self._threads.take_error()
+        if error is None and self._copier is not None:
+            error = self._copier.take_error()
+        if error is None:
+            end_thread_at_exit()
+            return ClosedError(CLOSED)
+        self._ended = True
+        self.cancel()
+        return error
+
+
+def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
+    """End an epoch whose iterator was dropped; waits for nobody."""
+    progress.cancel()
+    counted.end()
+    for signal in signals:
+        signal()

@@ -1,0 +1,1 @@
+"""The loader, its arguments, and its session: what lasts from epoch to epoch."""

@@ -1,1 +1,0 @@
-"""Processes that train together: what each loads, and what they agree on."""

@@ -1,1 +1,0 @@
-"""Random numbers that depend on the seed and the sample, not on the thread."""

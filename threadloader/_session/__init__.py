@@ -1,1 +1,0 @@
-"""One loader between its epochs: settings, kept workers, state, how the next epoch begins."""

@@ -1,1 +1,0 @@
-"""The jobs of worker threads and of the copier: tickets, reading, progress, errors."""

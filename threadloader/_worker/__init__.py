@@ -1,0 +1,1 @@
+"""One worker: its copies, generators, random streams and number; and index → sample."""
