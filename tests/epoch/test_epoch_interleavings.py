@@ -15,7 +15,7 @@ from support.scheduled import control_pool, explore, it
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
-from threadloader._engine import epoch, hanging, made_here, open_batch, progress
+from threadloader._engine import epoch, hanging, maker, open_batch, progress
 from threadloader._loader import kept_workers, session
 from threadloader._report import stats
 from threadloader._threads import pool, tuner, waiting
@@ -36,7 +36,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(waiting, "monotonic", lambda: time.monotonic())  # noqa: PLW0108
     monkeypatch.setattr(hanging, "perf_counter", lambda: time.monotonic())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (epoch, made_here, open_batch, stats):
+    for module in (epoch, maker, open_batch, stats):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
     clock = itertools.count(1.0).__next__  # of the time that the consumer waits
     defaults = clock, lambda: 0.0  # and no CPU time
@@ -81,7 +81,7 @@ SWITCHED = [
     for module in (
         direct_filling,
         epoch,
-        made_here,
+        maker,
         pool,
         progress,
         ring,

@@ -58,9 +58,9 @@ def indices(batches: list[Any]) -> list[int]:
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all batches count as cheap, also on a busy machine."""
-    for module in ("_engine.made_here", "_order.tickets"):
+    for module in ("_engine.maker", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", PATIENCE)
-    monkeypatch.setattr("threadloader._engine.made_here.ONE_TICKET_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._engine.maker.ONE_TICKET_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_first_batch_that_is_begun_here_is_finished_by_threads() -> None:
 
 @pytest.mark.usefixtures("untuned")
 def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("_engine.made_here", "_order.tickets"):
+    for module in ("_engine.maker", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", PATIENCE)
     for given in ({}, {"threads": 2}):
         loader: ThreadLoader[Any] = ThreadLoader(samples(16), 4, collate_fn=list, **given)

@@ -87,7 +87,7 @@ class AgreedEpoch(Epoch):
 
     def _may_be_last(self) -> bool:
         """Whether no later batch of this rank is known; or none has failed yet, but may."""
-        batches = list(self._batches)
+        batches = list(self._window.batches)
         return self._last is None or not any(each.done and not each.exhausted for each in batches)
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:

@@ -1,50 +1,42 @@
 """One pass over the data, in the consumer's thread: wait, count, raise or return.
 
-    feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered, by default in order
-
-The consumer's thread plans a whole window of batches when the epoch starts, and one more before
-each that it returns, as torch does; workers never touch the sampler.  Where the calling thread
-makes the batches itself, see `MadeHere`, it plans each when it is asked for.
+The `Window` has the batches in flight, and the `Maker` has them made.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from threadloader._engine.hanging import Patience
-from threadloader._engine.made_here import MadeHere
 from threadloader._engine.open_batch import FailedBatch, OpenBatch
-from threadloader._engine.progress import Progress
 from threadloader._engine.torch_names import TorchNames
-from threadloader._lifetime import DROPPED, end_thread_at_exit, importing, when_dropped
+from threadloader._lifetime import DROPPED, end_thread_at_exit, when_dropped
 from threadloader._report import stages
 from threadloader._report.reports import warn_if_slow
-from threadloader._report.stages import Counts
 from threadloader._report.stats import LONG_SECONDS
 from threadloader._threads.tuner import PAUSE, PAUSE_SECONDS
 from threadloader._worker.failure import Origin, set_notes, strip_all
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
-    from threadloader._batch.collate import Collation
     from threadloader._engine.copier import Copier
-    from threadloader._engine.feed import Feed
+    from threadloader._engine.maker import Maker
+    from threadloader._engine.progress import Progress
     from threadloader._engine.settings import Settings
     from threadloader._engine.skipped import Tally
-    from threadloader._engine.workers import CallingThread, Workers
+    from threadloader._engine.window import Window
+    from threadloader._engine.workers import Workers
     from threadloader._lifetime import DeviceMemory
     from threadloader._order.seeds import EpochSeeds
+    from threadloader._order.tickets import PlannedBatch
     from threadloader._report.stages import Tracer
-    from threadloader._report.stats import Deliveries, Stats
+    from threadloader._report.stats import Deliveries
     from threadloader._threads.pool import ThreadGroup
-    from threadloader._torch.device import Device
     from threadloader._worker.failure import Failure
 
 
@@ -60,25 +52,16 @@ CLOSED = (
 Delivery: TypeAlias = "tuple[Callable[[], Any], Any, Failure | None]"
 
 
-class Epoch(TorchNames, MadeHere, Iterator[Any]):
+class Epoch(TorchNames, Iterator[Any]):
     """An iterator over the batches of one epoch.
 
     Args:
         settings: Of the loader.
-        feed: Plans the batches and gives them to the threads.
-        collation: Knows how large batches are, and the ring of their slots.
+        window: Has the batches in flight.
+        maker: Has them made.
         tally: Counts the samples that were left out.
-        workers: The threads that do the work; None for the calling thread alone.
-        calling: The calling thread.
-        stats: Counts the batches that are delivered.
-        counted: Of this epoch.
-        device: The device of the settings, opened for this epoch; None to leave batches in memory.
         seeds: Of the epoch.
         begun: Batches that were delivered before this epoch was resumed.
-
-    Invariants, whenever ``_turn`` is not held:
-        1. Each batch that was planned is in flight, or was delivered.  In order, the delivered
-           batches come first, without a gap.
 
     Threads:
         start: the caller of ``iter()``, once.
@@ -89,76 +72,53 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
     def __init__(
         self,
         settings: Settings,
-        feed: Feed,
-        collation: Collation,
+        window: Window,
+        maker: Maker,
         tally: Tally,
-        workers: Workers | None,
-        *,
-        calling: CallingThread,
-        stats: Stats,
-        counted: Deliveries,
-        device: Device | None,
         seeds: EpochSeeds,
         begun: int,
     ) -> None:
         end_thread_at_exit()
-        self._progress = progress = Progress(stats, copies=device is not None)
-        TorchNames.__init__(self, settings, seeds.workers, begun)
-        MadeHere.__init__(self, settings, feed, workers, calling, progress)
-        self._depth, self._ring = collation.depth, collation.ring
-        self._window = settings.window
+        super().__init__(settings, seeds.workers, begun)
+        self._window, self._maker = window, maker
+        self._feed, self._progress, self._copier = window.feed, window.progress, window.copier
+        self._counted, self._stats, self._threads = maker.counted, maker.stats, maker.threads
         self._tally = tally
         self._seeds = seeds
         self._owns_workers = not settings.persistent_workers
-        self._stats = stats
-        self._counted = counted
         self._iterable = settings.iterable
         self._move = settings.move
-        self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
         # also cancels the epoch.
+        workers = self._threads
         self._begun = workers is None
         self._patience: Patience | None = None
-        self._copier: Copier | None = None
         # Of the batch on a device that was taken last.  A loop that meets an error of the device
         # drops its batch before the traceback is printed: only this keeps torch from ending the
         # process there.
         self._last_sent: DeviceMemory | None = None
-        if device is not None:
-            self._last_sent = device.keep()
-            with importing():
-                from threadloader._engine.copier import Copier  # noqa: PLC0415  # only needed here
-
-            self._copier = Copier(
-                device,
-                progress,
-                settings.device_prefetch,
-                in_order=settings.in_order,
-                name=settings.name,
-                copied=stats.copied,
-            )
+        if self._copier is not None:
+            self._last_sent = self._copier.device.keep()
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
         # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
-        # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
-        # may drop the batches at any moment.
+        # for the next batch would wait for itself.  All below, window and maker: guarded by _turn,
+        # but that `close` may drop the batches at any moment.
         self._turn = RLock()
-        self._batches: deque[OpenBatch | FailedBatch] = deque()  # in flight, oldest first
-        self._planned_all = False
-        self._entered = 0.0  # when the present `next` began, on the clock
-        self._outside = 0.0  # seconds of the loop before it
+        self._outside = 0.0  # seconds of the loop before the present `next`
         self._failed: Any = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
-        signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
+        ring = window.ring
+        signals: list[Callable[[], None]] = [partial(ring.leave, self._progress)]
         if workers is not None:
             signals.append(workers.stop if self._owns_workers else workers.wake)
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        self._signal = when_dropped(self, _abandon, progress, counted, signals)
+        self._signal = when_dropped(self, _abandon, self._progress, self._counted, signals)
         try:
-            self._ring.enter(progress)
+            ring.enter(self._progress)
             if workers is not None:
                 workers.startup.watch(self)
         except BaseException:  # Ctrl-C, say
@@ -178,7 +138,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if self._threads is not None:
                 self._threads.start()
                 if self._feed.eager:
-                    self._go_ahead()
+                    self._window.go_ahead()
             self._counted.started(self.thread_groups)
         except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
@@ -197,20 +157,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         return groups if self._threads is None else [*groups, *self._threads.thread_groups]
 
     def moment(self) -> tuple[int, int, int]:
-        """Return how the window is at this moment; from any thread.
-
-        Returns:
-            Threads that may run samples, 0 for the calling thread; batches that are planned; and
-            those of them that are done.
-        """
-        running = 0 if self._here else self._progress.threads
-        while True:
-            # To list a deque is one call, but no atomic one without a GIL.  It takes far less time
-            # than from one change to the next.  (Its own `copy` takes 0.1 s on CPython 3.13 without
-            # GIL, where other threads are busy.)
-            with suppress(RuntimeError):
-                batches = list(self._batches)
-                return running, len(batches), sum(batch.done for batch in batches)
+        """Return how the window is at this moment, see `Window.moment`; from any thread."""
+        return self._window.moment()
 
     @property
     def ended(self) -> bool:
@@ -224,10 +172,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if tracer is not None or self._tally.must_warn:
                 self._enter(tracer)
             with self._turn:
-                self._entered, counted = entered, self._counted
+                counted, maker = self._counted, self._maker
+                maker.entered = entered
                 outside, self._outside = self._outside, entered - counted.latest
                 if self._outside > PAUSE_SECONDS and self._outside > PAUSE * outside:
-                    self._tuner.leave_out(self._outside)
+                    maker.tuner.leave_out(self._outside)
                 take, count_as, failure = self._next_delivery()
                 if failure is None:
                     batch = take() if self._move is None else self._moved(take)
@@ -238,7 +187,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._stats.note(counted, now - entered, self.moment)
+                    self._stats.note(counted, now - entered, self._window.moment)
             if failure is not None:
                 set_notes(failure.error, failure.notes, self._origin_of(failure, count_as))
                 raise failure.error
@@ -250,7 +199,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if tracer is not None:
                 tracer.end("next")
             # An error keeps the frames that it was raised through, and these keep their callers.
-            self = take = count_as = failure = batch = DROPPED
+            self = take = count_as = failure = batch = maker = DROPPED
 
     def _origin_of(self, failure: Failure, plan: Any) -> Origin | None:
         """Return where an error comes from; None of an iterable dataset, or a sampler's."""
@@ -276,9 +225,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             return
         self._progress.close()
         self._last_sent = None
-        self._batches = deque()  # not cleared: the consumer may be iterating over it
-        self._calling.end()
-        self._feed.end()
+        self._maker.calling.end()
+        self._window.close()
         self._signal()  # which dropping the iterator will not do again
         if self._threads is not None:
             self._threads.nudge()
@@ -330,6 +278,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
         made = batch = due = None
+        window = self._window
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
@@ -338,8 +287,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             if self._ended:
                 raise StopIteration
             self._check()
-            if self._here and self._copier is None and not self._batches:
-                made = self._make_next()
+            if window.here and self._copier is None and not window.batches:
+                made = self._maker.make_next()
                 if made is not None:
                     self._counted.batches += 1
                     return [made[0]].pop, made[1], None
@@ -351,13 +300,13 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._feed.count(batch.count_as, returned=False)
             return due
         finally:
-            self = made = batch = due = DROPPED
+            self = made = batch = due = window = DROPPED
 
     def _check(self) -> None:
         """Raise an error where no batch can come."""
         if self._pid != os.getpid():
             raise ClosedError(FORKED)
-        if self._making:
+        if self._maker.making:
             msg = "a sample can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
 
@@ -365,15 +314,15 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
         head = None
         try:
-            head = self._head()
+            head = self._window.head()
             # In this order: `close`, in another thread, first cancels, then drops them.
             if self._progress.cancelled:
                 raise self._closed()
             if head is None:
                 self._end()
             if not (head.done and self._begun and self._copier is None):
-                if self._here and not self._draining and isinstance(head, OpenBatch):
-                    self._work_here(head)
+                if self._window.here and not self._maker.draining and isinstance(head, OpenBatch):
+                    self._maker.work_here(head)
                 if self._threads is not None or self._copier is not None:
                     head = self._await(head)
             if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
@@ -387,84 +336,9 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._ended = True
         self.cancel()  # for an epoch of no batches; others have ended their threads
         self._feed.end(finished=True)
-        setup = self._tuner, self._threads is not None, self._iterable
+        setup = self._maker.tuner, self._threads is not None, self._iterable
         warn_if_slow(self._stats, self._counted, setup)
         raise StopIteration
-
-    def _head(self) -> OpenBatch | FailedBatch | None:
-        """Return the oldest batch, planned now if none is in flight; None after the last."""
-        if not self._batches:
-            self._fill()
-        try:
-            return self._batches[0]
-        except IndexError:  # none is left, or another thread has closed the epoch
-            return None
-
-    def _fill(self) -> None:
-        """Plan batches until the window is full."""
-        tracer = stages.tracer
-        if tracer is None:
-            self._plan()
-            return
-        tracer.begin("plan", self._progress.key)
-        try:
-            self._plan()
-        finally:
-            tracer.end("plan")
-
-    def _go_ahead(self) -> None:
-        """Plan batches ahead, or let the sampler draw as many as threads would have.
-
-        So what it draws from a generator that the loop draws from, too, does not depend on whether
-        threads or the calling thread are faster.
-        """
-        if not self._here:
-            self._fill()
-        elif self._threads is not None:
-            self._feed.draw_ahead(self._depth.room(self._window) - len(self._batches))
-
-    def _plan(self) -> None:
-        depth, given = self._depth, not self._here
-        if self._tuner.number > self._tuner.limits.threads or depth.needed:
-            depth.needed = self._needed()
-        room = max(depth.room(self._window), self._feed.least) if not self._here else 1
-        while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
-            try:
-                batch = self._feed.plan(self._progress)
-                if batch is not None and given:
-                    self._feed.give(batch)
-            except Exception as error:  # noqa: BLE001  # raised in the batch's place
-                self._not_planned(error)
-                return
-            if batch is None:
-                self._planned_all = True
-                return
-            self._batches.append(batch)
-            if self._copier is not None:
-                self._copier.put(batch)
-
-    def _not_planned(self, error: Exception) -> None:
-        """Put the sampler's error in the place of the batch that could not be planned."""
-        end_thread_at_exit()
-        # Nobody takes it from a closed epoch, and it would keep this frame.
-        if not self._progress.cancelled:
-            self._batches.append(FailedBatch(error))
-
-    def _needed(self) -> int:
-        """Return how many batches keep more threads busy than there are cores; 0 for no more."""
-        tuner, batches = self._tuner, self._batches  # `close` may replace them
-        needed = 0
-        if tuner.number > tuner.limits.threads and batches and not self._is_users:
-            last = batches[-1]
-            rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
-            needed = self._ticket_size.batches_for(
-                tuner.number,
-                rows,
-                one_ticket=self._whole_batches,
-                for_slowest=self._depth.knows_nbytes,
-            )
-        self._ring.batches = max(self._kept_batches, needed + 2)
-        return needed
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
@@ -484,24 +358,19 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     self._ended = True
                     raise
             counted.waits_since = perf_counter()
-            while not (self._begun and self._reached(head, patience.seconds(self._due()))):
-                if perf_counter() >= self._due():
-                    self._tune()
+            while not (self._begun and self._reached(head, patience.seconds(self._maker.due()))):
+                if perf_counter() >= self._maker.due():
+                    self._maker.tune()
                 else:
                     patience.check(head, begun=self._begun)
             if isinstance(head, FailedBatch):
                 return head
-            return next(filter(self._progress.has, self._deliverable(head)), head)
+            due = self._window.deliverable(head, in_order=self._in_order)
+            return next(filter(self._progress.has, due), head)
         finally:
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
-
-    def _deliverable(self, head: OpenBatch) -> list[OpenBatch]:
-        """Return the batches any of which may be delivered next."""
-        if self._in_order:
-            return [head]
-        return [batch for batch in self._batches if isinstance(batch, OpenBatch)]
 
     def _reached(self, head: OpenBatch | FailedBatch, seconds: float | None) -> bool:
         """Wait for a batch that other threads make; return False if that takes too long."""
@@ -511,45 +380,30 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            return self._progress.wait(self._deliverable(head), seconds)
+            due = self._window.deliverable(head, in_order=self._in_order)
+            return self._progress.wait(due, seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")
 
     def _take_out(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch out of the window, and plan the next one."""
-        removed = False
-        with suppress(ValueError):  # another thread has closed the epoch
-            self._batches.remove(batch)
-            removed = True
-        if not removed:
+        if not self._window.take_out(batch):
             raise self._closed()
-        if isinstance(batch, OpenBatch):
-            if not self._progress.has(batch):  # closed, and so it never comes
-                raise self._closed()
-            tracer = stages.tracer
-            if tracer is not None and not batch.exhausted:  # up to the end of `next`
-                counts = self._counts()
-                tracer.begin("deliver", self._progress.key, batch.plan.sequence, counts=counts)
-            self._feed.done(batch)
         if self._threads is not None:
             self._plan_on(self._threads)
 
     def _plan_on(self, threads: Workers) -> None:
         """Let as many threads as are best make the next batches; end them if there are none."""
-        if perf_counter() >= self._due():
-            self._tune()
-        self._go_ahead()
-        if not (self._here or self._batches):
+        window, maker = self._window, self._maker
+        if perf_counter() >= maker.due():
+            maker.tune()
+        window.go_ahead()
+        if not (window.here or window.batches):
             # Here and not at StopIteration, which a loop over len(loader) never reaches.
-            self._ring.leave(self._progress)
+            window.ring.leave(self._progress)
             if self._owns_workers:
                 threads.stop()
-
-    def _counts(self) -> Counts:
-        """Return what there is in the window and in the ring."""
-        slots = self._ring.statistics()
-        return Counts(*self.moment(), slots.free, slots.filling, slots.leased)
 
     def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
         """Return the delivery of a batch; None if it is empty."""
@@ -566,7 +420,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if batch.empty:
             return None
         nbytes = batch.filling.nbytes
-        self._depth.delivered(nbytes)
+        self._window.depth.delivered(nbytes)
         self._counted.nbytes += nbytes
         if self._copier is not None:
             return partial(self._take_copy, self._copier, batch), batch.count_as, None
@@ -578,11 +432,47 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             sent = copier.take(batch)
             if (last := self._last_sent) is not None:  # another thread may close the epoch
                 last.memory = sent.tensors
-            if not self._batches and self._planned_all:
+            if not self._window.batches and self._window.planned_all:
                 copier.end()  # a loop over len(loader) never reaches StopIteration
             return sent.batch
         finally:
             self = copier = batch = last = DROPPED
+
+    @property
+    def _sampler_iter(self) -> Iterator[Any]:
+        """Yields the indices of the batches that are left, which the consumer does not get then."""
+        return iter(self._next_index, _NEVER)
+
+    def _next_index(self) -> Any:
+        """Leave out the next batch, and return its indices.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if self._dataset_kind:
+            return next(iter(self._index_sampler))  # a dummy, which says nothing of samples
+        with self._turn:
+            plan = self._leave_out()
+        indices = [plan.index_of(row) for row in range(len(plan.indices))]
+        return indices if self._auto_collation else indices[0]
+
+    def _leave_out(self) -> PlannedBatch:
+        """Count the next batch as one that the consumer does not get, and return its plan."""
+        batch: OpenBatch | FailedBatch | None
+        if self._window.here and self._copier is None:
+            batch = self._window.head()  # which nobody has begun to make
+            if batch is None:
+                raise StopIteration
+            self._window.batches.remove(batch)
+        else:
+            batch = self._wait_for_batch()
+            self._take_out(batch)
+        if isinstance(batch, FailedBatch):
+            batch.take()
+        if self._copier is not None:
+            self._copier.drop(batch)
+        self._feed.count(batch.count_as, returned=False)
+        return batch.plan
 
     def _closed(self) -> BaseException:
         """Return the error that the consumer of a cancelled epoch gets.
@@ -598,6 +488,9 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._ended = True
         self.cancel()
         return error
+
+
+_NEVER = object()  # no sampler yields that
 
 
 def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._engine.epoch import Epoch
 from threadloader._engine.feed import open_feed
+from threadloader._engine.maker import Maker
 from threadloader._engine.skipped import Tally
+from threadloader._engine.window import Window
 from threadloader._engine.workers import CallingThread, may_draw
 from threadloader._lifetime import DROPPED, importing
 from threadloader._loader.session import LastEpoch
@@ -153,19 +155,10 @@ def _plan(
             from threadloader._engine.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
         kind = partial(AgreedEpoch, votes=votes)
-    epoch = kind(
-        settings,
-        feed,
-        session.collation,
-        Tally(session.skipped, position, settings.max_skipped),
-        workers,
-        calling=calling,
-        stats=session.stats,
-        counted=counted,
-        device=device,
-        seeds=epoch_seeds,
-        begun=position.batches,
-    )
+    window = Window(settings, feed, session.collation, session.stats, device)
+    maker = Maker(settings, window, workers, calling, session.stats, counted)
+    tally = Tally(session.skipped, position, settings.max_skipped)
+    epoch = kind(settings, window, maker, tally, epoch_seeds, position.batches)
     undo.callback(epoch.cancel)
     order = None if sampler_pass is None else sampler_pass.order
     session.add(epoch, LastEpoch(position, draws, order, dataset))

@@ -16,19 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._engine.workers import runs_event_loop
 from threadloader._lifetime import DROPPED
-from threadloader._order.samplers import is_users
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from threadloader._engine.feed import Feed
-    from threadloader._engine.open_batch import FailedBatch, OpenBatch
-    from threadloader._engine.progress import Progress
+    from threadloader._engine.open_batch import OpenBatch
     from threadloader._engine.settings import Settings
+    from threadloader._engine.window import Window
     from threadloader._engine.workers import CallingThread, Workers
-    from threadloader._order.tickets import PrefetchDepth
     from threadloader._report.stats import Deliveries, Stats
 
 
@@ -40,94 +35,85 @@ SLOW_SECONDS = 0.02
 SLOW = 4.0  # times as long
 
 
-class MadeHere:
-    """Gives an epoch what makes batches in the calling thread.
+class Maker:
+    """Has the batches of an epoch made, by the calling thread or by others.
 
     Args:
         settings: Of the loader.
-        feed: Plans the batches.
+        window: Has the batches.
         workers: The threads that take over; None for none.
         calling: The calling thread.
-        progress: Of the epoch.
+        stats: Of the loader.
+        counted: Of the epoch.
 
     Threads:
         all: consumer, in its turn.
     """
 
-    _batches: deque[OpenBatch | FailedBatch]
-    _counted: Deliveries
-    _stats: Stats
-    _dataset: Any
-    _planned_all: bool
-    _entered: float
-    _depth: PrefetchDepth
-    _fill: Callable[[], None]
-    _go_ahead: Callable[[], None]
-    _not_planned: Callable[[Exception], None]
-
     def __init__(
         self,
         settings: Settings,
-        feed: Feed,
+        window: Window,
         workers: Workers | None,
         calling: CallingThread,
-        progress: Progress,
+        stats: Stats,
+        counted: Deliveries,
     ) -> None:
-        self._feed = feed
-        self._threads = workers
-        self._calling = calling
-        self._progress = progress
-        self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
-        self._is_users = not settings.iterable and is_users(settings.index_sampler)
+        self.window = window
+        self.threads = workers
+        self.calling = calling
+        self.stats, self.counted = stats, counted
+        self.entered = 0.0  # when the present `next` began, on the clock
+        self.draining = False  # whether threads end theirs before the calling thread makes any
+        self.making = False  # whether it makes one now
+        self._feed, self._progress = window.feed, window.progress
+        self.tuner, self._ticket_size = settings.tuner, settings.ticket_size
         self._to_plan = settings.batches if workers is not None else math.inf
         self._tunes = workers is not None and workers.tunes
         self._stays = workers is None or workers.stays
-        # Whether the calling thread makes the batches; and whether threads end theirs first.
-        self._here = workers is None or workers.begins_here
-        self._draining = False
-        self._making = False  # whether it makes one now
-        self._made_here = 0  # batches
+        self._made = 0  # batches, by the calling thread
         self._rows = 0  # of the last one
         # What the last two took.  The less of them counts, as what is done once in a while is no
         # property of the data.
         self._took: deque[float] = deque(maxlen=2)
-        if workers is not None and not self._here and self._tunes:
+        window.here = workers is None or workers.begins_here
+        if workers is not None and not window.here and self._tunes:
             self._resize(workers)
-        elif not self._here:
-            self._progress.threads = max(1, self._tuner.number)
+        elif not window.here:
+            self._progress.threads = max(1, self.tuner.number)
 
-    def _due(self) -> float:
+    def due(self) -> float:
         """Return when the number of threads is to be looked at, on `perf_counter`."""
         # While the calling thread makes the first batches, the tuner has its number for threads,
         # which have not begun: there is nothing to compare yet.
-        if not self._tunes or self._draining or (self._here and self._tuner.number):
+        if not self._tunes or self.draining or (self.window.here and self.tuner.number):
             return math.inf
-        return self._tuner.due
+        return self.tuner.due
 
-    def _tune(self) -> None:
+    def tune(self) -> None:
         """Look at the number of threads, and let so many make the batches."""
-        counted, tuner, size = self._counted, self._tuner, self._ticket_size
-        loading = counted.loading_seconds + perf_counter() - self._entered
-        seconds = self._sample_seconds() if self._here else size.seconds
+        counted, tuner, size = self.counted, self.tuner, self._ticket_size
+        loading = counted.loading_seconds + perf_counter() - self.entered
+        seconds = self._sample_seconds() if self.window.here else size.seconds
         before = number = tuner.number
-        if before or self._here:  # else another epoch has found 0
-            number = tuner.look(self._stats.samples(), loading, seconds, size.least_seconds)
-        if (number == before and bool(before) is not self._here) or self._threads is None:
+        if before or self.window.here:  # else another epoch has found 0
+            number = tuner.look(self.stats.samples(), loading, seconds, size.least_seconds)
+        if (number == before and bool(before) is not self.window.here) or self.threads is None:
             return
         if not number:
-            self._here = self._draining = True
+            self.window.here = self.draining = True
             self._took.clear()
         elif not before:
             if not self._leave(seconds):
                 tuner.stay()
         else:
-            self._resize(self._threads)
+            self._resize(self.threads)
 
     def _sample_seconds(self) -> float:
         """Return what a sample takes in the calling thread, collating included; 0 if unknown."""
         return min(self._took) / self._rows if self._took and self._rows else 0.0
 
-    def _make_next(self) -> tuple[Any, Any] | None:
+    def make_next(self) -> tuple[Any, Any] | None:
         """Return the next batch, made at once, and what the feed counts it as.
 
         Returns:
@@ -136,51 +122,51 @@ class MadeHere:
         plan = made = None
         if self._progress.cancelled or not self._makes_at_once():
             return None
-        started, nbytes = perf_counter(), self._counted.nbytes
+        started, nbytes = perf_counter(), self.counted.nbytes
         try:
-            self._making = True
-            made, plan = self._feed.make_next(self._calling, self._progress) or (None, None)
+            self.making = True
+            made, plan = self._feed.make_next(self.calling, self._progress) or (None, None)
             if plan is not None and isinstance(made, tuple):
                 self._note(len(plan.indices), perf_counter() - started)
-                if self._threads is not None:
-                    self._go_ahead()  # first, as where threads make the batch
-                    self._depth.delivered(self._counted.nbytes - nbytes)
+                if self.threads is not None:
+                    self.window.go_ahead()  # first, as where threads make the batch
+                    self.window.depth.delivered(self.counted.nbytes - nbytes)
                 return made[0], plan
             if made is not None:
-                self._batches.append(made)
+                self.window.batches.append(made)
             return None
         except Exception as error:  # noqa: BLE001  # raised in the batch's place
-            self._not_planned(error)
+            self.window.put_error(error)
             return None
         finally:
-            self._making = False
+            self.making = False
             self = plan = made = DROPPED  # an error keeps this frame
 
     def _makes_at_once(self) -> bool:
         """Whether the calling thread makes the next batch, and no worker may have to end it."""
-        if self._draining:
-            self._draining = False
-            self._tuner.begin_again()
+        if self.draining:
+            self.draining = False
+            self.tuner.begin_again()
         if self._stays:
             return True
-        if self._entered >= self._due():
-            self._tune()
-            if not self._here:
+        if self.entered >= self.due():
+            self.tune()
+            if not self.window.here:
                 return False
         if not self._goes_on() and self._leave(self._sample_seconds()):
             return False
-        # The first one may take long, and others while none is known to be fast: see `_work_here`.
-        return self._made_here > 0 and not self._tuner.tries_none
+        # The first one may take long, and others while none is known to be fast: see `work_here`.
+        return self._made > 0 and not self.tuner.tries_none
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
-        tuner = self._tuner
+        tuner = self.tuner
         if runs_event_loop():
             return False
         if not self._took or tuner.prefers_here or tuner.tries_none:
             return True
         seconds = min(self._took)
-        left = (self._to_plan - self._made_here) * seconds
+        left = (self._to_plan - self._made) * seconds
         if seconds <= INLINE_SECONDS or left < START_SECONDS:
             return True
         # One thread may be tried: see `_tune`.
@@ -189,47 +175,47 @@ class MadeHere:
     def _note(self, rows: int, seconds: float) -> None:
         """Note a batch that the calling thread has made."""
         if self._took and SLOW_SECONDS < seconds > SLOW * max(self._took) and self._tunes:
-            self._tuner.due = 0.0
+            self.tuner.due = 0.0
         self._rows = rows
-        if self._made_here:  # the first one may load what all others find loaded
+        if self._made:  # the first one may load what all others find loaded
             self._took.append(seconds)
-        self._made_here += 1
+        self._made += 1
 
-    def _work_here(self, head: OpenBatch) -> None:
+    def work_here(self, head: OpenBatch) -> None:
         """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
-        feed, calling = self._feed, self._calling
+        feed, calling = self._feed, self.calling
         rows, started = len(head.plan.indices), perf_counter()
         try:
-            self._making = True
-            limited = not (self._stays or self._tuner.prefers_here)
-            bears = self._tuner.bears(rows)
+            self.making = True
+            limited = not (self._stays or self.tuner.prefers_here)
+            bears = self.tuner.bears(rows)
             until = started + max(INLINE_SECONDS, bears) if limited else math.inf
             feed.work(calling, head, until)
             if not head.done:
                 self._hand_over(head)
                 return
             seconds = perf_counter() - started
-            left = (self._to_plan - self._made_here - 1) * seconds
+            left = (self._to_plan - self._made - 1) * seconds
             long = seconds > max(ONE_TICKET_SECONDS, bears) and left >= START_SECONDS
             if limited and long:
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
                 self._leave(seconds / (rows or 1))
             self._note(rows, seconds)
         finally:
-            self._making = False
+            self.making = False
             self = head = feed = calling = DROPPED  # an error of a sample keeps this frame
 
     def _hand_over(self, head: OpenBatch) -> None:
         """Make the rest of a batch, by workers if its samples take long."""
-        feed, calling = self._feed, self._calling
+        feed, calling = self._feed, self.calling
         counters, rows = calling.worker.counters, len(head.plan.indices)
         try:
             samples, started = counters.samples, perf_counter()
             feed.work(calling, head, started + INLINE_SECONDS)
             samples = counters.samples - samples
             seconds = (perf_counter() - started) / samples if samples else math.inf
-            left = (self._to_plan - self._made_here) * rows * seconds
-            short = left < START_SECONDS or self._tuner.gains_nothing(seconds)
+            left = (self._to_plan - self._made) * rows * seconds
+            short = left < START_SECONDS or self.tuner.gains_nothing(seconds)
             ends = short or head.done or head.failure is not None or self._progress.cancelled
             if ends or not self._leave(seconds, head):
                 feed.work(calling, head)
@@ -244,20 +230,20 @@ class MadeHere:
             seconds: That a sample takes, as far as is known.
             begun: The batch whose rest is for them.
         """
-        workers = self._threads
+        workers = self.threads
         if workers is None:
             return False
-        self._here = self._draining = False
-        if not self._tuner.number or not self._tunes:
-            self._tuner.leave(seconds)
+        self.window.here = self.draining = False
+        if not self.tuner.number or not self._tunes:
+            self.tuner.leave(seconds)
         self._resize(workers)
         if begun is not None:
             with suppress(ClosedError):  # by another thread: who waits finds that out
                 self._feed.give(begun)
-        self._fill()
+        self.window.fill()
         return True
 
     def _resize(self, workers: Workers) -> None:
         """Let as many threads run as were found; at least one, whatever an epoch beside finds."""
-        workers.resize(max(1, self._tuner.number))
-        self._progress.threads = max(1, self._tuner.number)
+        workers.resize(max(1, self.tuner.number))
+        self._progress.threads = max(1, self.tuner.number)
