@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
@@ -32,16 +33,19 @@ from threadloader._loader.begin import begin
 from threadloader._loader.session import RunState, Session
 from threadloader._loader.state import checked_state, fingerprint_of, make_state
 from threadloader._order.ranks import sampled_batches
+from threadloader._order.resume import Position, has_ended
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.seeds import Seeds
 from threadloader._order.tickets import TicketSize
-from threadloader._report.reports import Reports
+from threadloader._report.reports import judged
 from threadloader._threads.tuner import Tuner
 from threadloader._worker.copy_rules import is_ours
 from threadloader.errors import checked_count
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
     from typing import Self
 
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from threadloader._engine.settings import DatasetCopy, Settings
     from threadloader._loader.session import Statistics
     from threadloader._order.share import Uneven
+    from threadloader._report.verdict import Verdict
     from threadloader._torch import Dataset
     from threadloader._worker.failure import OnError
     from threadloader._worker.fetcher import Samples
@@ -69,7 +74,7 @@ class _Local(threading.local):
 _here = _Local()
 
 
-class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
+class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
@@ -471,6 +476,83 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         """Return what was counted so far, in this process."""
         self._live_here()
         return self._session.statistics(self.num_workers, self._fixed.tuner)
+
+    def metrics(self, prefix: str = "loader/") -> dict[str, float]:
+        """Return what was counted as numbers by their names, for a logger of metrics.
+
+        Rates and shares are those of the last seconds.  What is not known has no name in it.
+
+        Args:
+            prefix: Put before each name; see docs/observing.md for the names.
+        """
+        from threadloader._report.metrics import metrics_of  # noqa: PLC0415  # rarely needed
+
+        return metrics_of(self.statistics(), prefix)
+
+    def verdict(self) -> Verdict:
+        """Return what the loop waits for, by what was counted in the last epoch."""
+        self._live_here()
+        return judged(
+            self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.iterable
+        )
+
+    def trace(
+        self, path: str | os.PathLike[str], *, limit: int = 500_000
+    ) -> AbstractContextManager[None]:
+        """Record what every thread does, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+        It is a context, around an epoch, a part of one, or several::
+
+            with loader.trace("trace.json"):
+                for batch in loader:
+                    train_step(batch)
+
+        Args:
+            path: Of the file, which is written at the end; ``.json.gz`` is compressed.
+            limit: Events that are recorded, at least 1; the file and the log (``threadloader``)
+                say how many more there were.  A ticket makes three or four.
+
+        Raises:
+            OSError: By ``with``: the file can't be written.
+            ValueError: The limit is less than 1.
+        """
+        from threadloader._report.recording import recorded  # noqa: PLC0415  # rarely used
+
+        if limit < 1:
+            msg = f"limit must be at least 1, not {limit}"
+            raise ValueError(msg)
+        self._live_here()
+        return recorded(path, self._session.stats, limit)
+
+    def resumes_after(self) -> int:
+        """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
+
+        ``len()`` is that of the whole epoch, for progress bars, too: they begin here, as in
+        ``tqdm(loader, initial=loader.resumes_after())``.  It is 0 where an epoch begins anew.
+        """
+        saved = self._session.run.saved
+        if saved is None or has_ended(saved):
+            return 0
+        return Position.of(saved["epoch"], saved).batches
+
+    def __repr__(self) -> str:
+        described = []
+        with suppress(AttributeError):  # it is being made
+            described = self._described()
+        return f"<{type(self).__name__}{' of ' * bool(described)}{', '.join(described)}>"
+
+    def _described(self) -> list[str]:
+        """Return in a few words what is loaded."""
+        described = [type(self.dataset).__name__]
+        # The length of an iterable is noted when it is asked for: see `__len__`.
+        if not self._fixed.iterable:
+            with suppress(Exception):  # a sampler of the user's may have none
+                batches = len(self)
+                described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
+        if self.batch_size is not None:
+            described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
+        some = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
+        return [*described, "as many threads as are fastest" if self._fixed.tunes_threads else some]
 
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
