@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import bz2
 import gzip
 import io
+import lzma
 import os
 import socket
 import sqlite3
@@ -12,6 +14,7 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,11 +187,20 @@ def test_a_handle_that_is_opened_anew_in_another_process_is_opened_by_each_worke
     assert dataset.pid == os.getpid()
 
 
+COMPRESSED: dict[str, Any] = {"gzip": gzip, "bz2": bz2, "lzma": lzma}
+
+
+def opened_by_path(module: Any, path: Path) -> Any:
+    compressed = path.with_suffix(f".{module.__name__}")
+    compressed.write_bytes(module.compress(path.read_bytes()))
+    return module.open(compressed)
+
+
 OPENS: dict[str, Callable[[Path], Any]] = {
     "file": lambda path: path.open("rb"),
     "unbuffered": lambda path: path.open("rb", buffering=0),
     "text": lambda path: path.open(encoding="ascii"),
-    "gzip": lambda path: gzip.open(path.with_suffix(".gz"), "rb"),  # noqa: SIM115
+    **{kind: partial(opened_by_path, module) for kind, module in COMPRESSED.items()},
     "in memory": lambda path: io.BytesIO(path.read_bytes()),
 }
 
@@ -216,7 +228,6 @@ KEEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # how i
 def test_an_open_file_is_opened_again_for_each_worker(
     open_: Callable[[Path], Any], numbers: Path
 ) -> None:
-    numbers.with_suffix(".gz").write_bytes(gzip.compress(bytes(EACH)))
     for keep, find in KEEPS.values():
 
         class Holds(Reads):
@@ -229,6 +240,16 @@ def test_an_open_file_is_opened_again_for_each_worker(
             file.read(2)
             assert together(Holds(keep(file))) == EACH
             assert file.tell() == 2
+
+
+@pytest.mark.parametrize("module", COMPRESSED.values(), ids=COMPRESSED)
+def test_a_compressed_part_of_another_file_is_named(module: Any, numbers: Path) -> None:
+    numbers.write_bytes(b"".join(map(module.compress, (b"before it", bytes(EACH)))))
+    with numbers.open("rb") as file:
+        file.seek(len(module.compress(b"before it")))
+        dataset = Reads(module.open(file))
+        with pytest.warns(UserWarning, match=r"dataset\.file \(.*File\)"):
+            iter(ThreadLoader(dataset, threads=THREADS))
 
 
 def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:

@@ -200,13 +200,15 @@ def _mapped_at(memory: mmap.mmap) -> tuple[str, int, int]:
 
 
 def _opened_by(
-    function: str, path: str = "name", *, same: Sequence[str] = (), **options: Any
+    function: str, path: str = "name", own: str = "", *, same: Sequence[str] = (), **options: Any
 ) -> Rule:
     """Return what opens a file again by a library's function, and goes to the same place.
 
     Args:
         function: Its name; of a class for what closes itself then.
         path: The attribute that has the path, with dots.
+        own: An attribute that is true of a file that was opened by its path; around another file
+            it may begin anywhere.
         same: Attributes that are to be the same as before.
         options: Further arguments.
     """
@@ -214,6 +216,7 @@ def _opened_by(
     def make(value: Any, copier: Copier) -> Any:
         if getattr(value, "closed", False) or _is_written(value):
             return copier.keep(value, value)
+        _require(not own or getattr(value, own))
         found = value
         for name in path.split("."):
             found = getattr(found, name)
@@ -247,12 +250,6 @@ def _image(image: Any, copier: Copier) -> Any:
         _require(getattr(image, "n_frames", 1) == 1)
         return image.copy()  # which reads it
     return twin
-
-
-def _gzip(file: Any, copier: Copier) -> Any:
-    """Open a file again that was opened by its path; around another file it may begin anywhere."""
-    _require(file.closed or file.myfileobj is not None or _is_written(file))
-    return _opened_by("gzip.GzipFile")(file, copier)
 
 
 # Databases
@@ -444,9 +441,10 @@ TABLE: dict[str, dict[str, Rule]] = {
         "_io.BufferedWriter": _file,
         "_io.TextIOWrapper": _file,
     },
-    "gzip": {"gzip.GzipFile": _gzip},
-    "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File")},
-    "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile")},
+    "gzip": {"gzip.GzipFile": _opened_by("gzip.GzipFile", own="myfileobj")},
+    # They say their names from Python 3.13 on.
+    "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File", "_fp.name", "_closefp")},
+    "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile", "_fp.name", "_closefp")},
     "tarfile": {"tarfile.TarFile": _archive},
     "mmap": {"mmap.mmap": _map},
     "itertools": {"*": _no_way},  # which gives up the protocol of `pickle`
