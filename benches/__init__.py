@@ -9,6 +9,7 @@
 `gather`            Array datasets, next to indexing the array.
 `remote_reads`      Ranges of a web server that takes its time.
 `rng`               What a random stream for each sample costs.
+`stateful`          Whether samples mix, of datasets that keep what they work on.
 `gpu`               Copies to a CUDA device; `gpu_checks` verifies batches there.
 ==================  ==========================================================
 `workloads`         What is loaded: one dataset class a file.

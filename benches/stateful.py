@@ -15,13 +15,10 @@ Left out is a library that is missing, or that switches the GIL on, unless ``--k
 from __future__ import annotations
 
 import argparse
-import bz2
 import faulthandler
 import functools
 import gc
-import gzip
 import io
-import lzma
 import mmap
 import random
 import sqlite3
@@ -41,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.random import RandomState
 
 from benches.harness.machine import describe, gil_enabled, python_label
 from benches.harness.tables import align, machine_lines
@@ -56,7 +54,7 @@ PAUSE = 0.002  # seconds between the steps of a sample, where its loader looks f
 TEXTS = [b"%08d" % (number * 1_299_709) for number in range(ROWS)]
 WIDTH = len(TEXTS[0])
 NUMBERS = np.arange(ROWS * WIDTH, dtype=np.float32).reshape(ROWS, WIDTH) / ROWS / WIDTH
-OPENERS = (open, gzip.open, bz2.open, lzma.open)
+OPENERS = {name: load(name).open for name in ("io", "gzip", "bz2", "lzma")}
 QUERY = "select text from texts where number = ?"
 # Threads, persistent_workers; the first is all that runs in no time.
 LANES = [(8, False), *product((2, 16, None), (False, True)), (8, True), (0, False)]
@@ -136,11 +134,10 @@ class Batches:
         return list(self.rows)
 
 
-class Cache:
-    """Texts in an OrderedDict and in a cached method, of which few are kept."""
+class Cache(OrderedDict[int, bytes]):
+    """Texts of which few are kept, here and in a cached method."""
 
     def __init__(self) -> None:
-        self.recent: OrderedDict[int, bytes] = OrderedDict()
         self.cached = functools.lru_cache(4)(self.load)
 
     def load(self, number: int) -> bytes:
@@ -152,26 +149,14 @@ class Cache:
     def put(self, index: int) -> None:
         """Make one text the newest."""
         self.number = index % 16
-        self.recent[self.number] = self.recent.get(self.number) or self.load(self.number)
-        self.recent.move_to_end(self.number)
-        if len(self.recent) > 4:
-            self.recent.popitem(last=False)
-
-
-def _nonlocal() -> Callable[[int | None], int]:
-    now = 0
-
-    def work(number: int | None) -> int:
-        nonlocal now
-        now = now if number is None else number
-        return now
-
-    return work
+        self[self.number] = self.pop(self.number, b"") or self.load(self.number)
+        if len(self) > 4:
+            self.popitem(last=False)
 
 
 def _write_files(at: Path) -> None:
-    for opener in OPENERS:
-        with opener(at / opener.__module__, "wb") as file:
+    for name, opener in OPENERS.items():
+        with opener(at / name, "wb") as file:
             file.write(b"".join(TEXTS))
 
 
@@ -215,7 +200,7 @@ def _write_video(at: Path) -> None:
 
 
 def _open_map(at: Path) -> dict[str, Any]:
-    with (at / "_io").open("rb") as file:
+    with (at / "io").open("rb") as file:
         return {"map": mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)}
 
 
@@ -227,19 +212,17 @@ def _open_frame(_: Path) -> dict[str, Any]:
 def _seed(dataset: Any, index: int) -> None:
     dataset.random.seed(index)
     dataset.old.seed(index)
-    dataset.rng.bit_generator.state = np.random.default_rng(index).bit_generator.state
+    dataset.rng.bit_generator.state = np.random.PCG64(index).state
 
 
 def _fill(dataset: Any, index: int) -> None:
     dataset.row[:], dataset.memory[:] = NUMBERS[index], TEXTS[index]
     dataset.file.seek(0)
     dataset.file.write(TEXTS[index])
-    dataset.stack.append(index)
-    dataset.work(index)
 
 
 FILES = Kind(
-    lambda at: {"files": [each(at / each.__module__, "rb") for each in OPENERS]},
+    lambda at: {"files": [opener(at / name, "rb") for name, opener in OPENERS.items()]},
     lambda o, i: [file.seek(i * WIDTH) for file in o.files],
     lambda o: b"".join(file.read(WIDTH) for file in o.files),
     _write_files,
@@ -268,30 +251,17 @@ OF_PYTHON = {
     "caches": Kind(
         lambda _: {"cache": Cache()},
         lambda o, i: o.cache.put(i),
-        lambda o: o.cache.recent[o.cache.number] + o.cache.cached(o.cache.number),
+        lambda o: o.cache[o.cache.number] + o.cache.cached(o.cache.number),
     ),
     "generators": Kind(
-        lambda _: {
-            "random": random.Random(),
-            "old": np.random.RandomState(),
-            "rng": np.random.default_rng(),
-        },
+        lambda _: {"random": random.Random(), "old": RandomState(), "rng": np.random.default_rng()},
         _seed,
         lambda o: o.random.randbytes(8) + o.old.bytes(8) + o.rng.bytes(8),
     ),
     "buffers": Kind(
-        lambda _: {
-            "row": (row := np.zeros(WIDTH)),
-            "view": row[::2],
-            "memory": bytearray(WIDTH),
-            "file": io.BytesIO(),
-            "stack": deque[int](maxlen=2),
-            "work": _nonlocal(),
-        },
+        lambda _: {"row": np.zeros(WIDTH), "memory": bytearray(WIDTH), "file": io.BytesIO()},
         _fill,
-        lambda o: b"".join(
-            [o.view.tobytes(), o.memory, o.file.getvalue(), b"%d %d" % (o.stack[-1], o.work(None))]
-        ),
+        lambda o: o.row.tobytes() + o.memory + o.file.getvalue(),
     ),
 }
 OF_LIBRARIES = {  # by their modules
@@ -310,7 +280,11 @@ OF_LIBRARIES = {  # by their modules
         ),
     ),
     "lmdb": Kind(
-        lambda at: {"cursor": _lmdb(at / "lmdb").begin().cursor()},
+        lambda at: {
+            "environment": (environment := _lmdb(at / "lmdb")),
+            "transaction": (transaction := environment.begin()),
+            "cursor": transaction.cursor(),
+        },
         lambda o, i: o.cursor.set_key(b"%d" % i),
         lambda o: o.cursor.value(),
     ),
@@ -373,11 +347,11 @@ def main() -> int:
         for turn in count():
             threads, persistent = LANES[turn % len(LANES)]
             late, pause = bool(turn // len(LANES) % 2), PAUSE if threads is None else 0
+            given = {"threads": threads, "persistent_workers": persistent}
             for name, counts in found.items():
                 faulthandler.dump_traceback_later(2 * LIMIT, exit=True)
-                given = {"threads": threads, "persistent_workers": persistent}
-                given |= {"dataset_copy": options.copy}
-                _load(_class_of(name)(name, at, late, pause), right[name], counts, given)
+                dataset = _class_of(name)(name, at, late, pause)
+                _load(dataset, right[name], counts, {**given, "dataset_copy": options.copy})
             total = sum(found.values(), Counter())
             _tell(turn, total)
             if time.monotonic() > end:

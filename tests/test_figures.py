@@ -27,7 +27,7 @@ Results.load(Path("benches/results/bench.json")).save(Path(sys.argv[1]))
 """
 
 
-def run(*arguments: str) -> None:
+def run(*arguments: str, ends_with: int = 0) -> None:
     """Run Python where benches are found: the checkout is hidden from the tests themselves."""
     hiding = ("PYTHONSAFEPATH", "PYTHONPATH")
     env = {name: value for name, value in os.environ.items() if name not in hiding}
@@ -35,7 +35,7 @@ def run(*arguments: str) -> None:
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends_with, done.stdout + done.stderr
 
 
 def test_all_figures_and_pictures_are_written_from_the_results() -> None:
@@ -68,3 +68,10 @@ def test_every_lane_of_the_results_has_figures_or_says_why_not() -> None:
         for lane in contest["lanes"]:
             name = (contest["build"], contest["workload"], lane["loader"], lane["workers"])
             assert lane.get("rate") or lane.get("error"), name
+
+
+@pytest.mark.parametrize(("copy", "ends_with"), [("auto", 0), ("shared", 1)])
+def test_the_bench_of_state_finds_samples_that_mix_and_no_others(copy: str, ends_with: int) -> None:
+    kinds = ("archives", "buffers", "caches", "files", "generators", "mmap", "sqlite3")
+    options = ("--seconds", "0", "--copy", copy, "--kinds", *kinds)
+    run("-m", "benches.stateful", *options, ends_with=ends_with)
