@@ -63,6 +63,10 @@ class Epoch(TorchNames, Iterator[Any]):
         seeds: Of the epoch.
         begun: Batches that were delivered before this epoch was resumed.
 
+    Invariants, whenever ``_turn`` is not held:
+        1. Each batch that was planned is in the window, or was delivered.  In order, the delivered
+           batches come first, without a gap.
+
     Threads:
         start: the caller of ``iter()``, once.
         next, close, cancel: shared; next is meant for one thread, the consumer.

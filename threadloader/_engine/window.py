@@ -37,10 +37,6 @@ class Window:
         stats: Of the loader.
         device: Batches are copied to it; None to leave them in memory.
 
-    Invariants, whenever the epoch's ``_turn`` is not held:
-        1. Each batch that was planned is in flight, or was delivered.  In order, the delivered
-           batches come first, without a gap.
-
     Threads:
         moment: shared.
         close: shared.
