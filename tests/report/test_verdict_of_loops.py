@@ -15,6 +15,7 @@ from support.acting import Acting
 from support.clock import DrivenClock
 
 from threadloader import SlowLoadingWarning, ThreadLoader
+from threadloader._torch import IterableDataset
 
 
 def _half_waits(clock: DrivenClock) -> Acting:
@@ -65,6 +66,26 @@ def test_an_iterable_that_waits_is_waited_for(clock: DrivenClock) -> None:
         verdict = loader.verdict()
     assert verdict.kind == "waiting"
     assert "the calling thread makes the batches itself" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "advice"),
+    [
+        (IterableDataset, {}, "Use more replicas, each with a thread: threads=4."),
+        (object, {"threads": 0}, "One thread reads an iterable: give what takes long as transform"),
+        (object, {"threads": 0, "transform": int}, "Try more threads: threads=4."),
+    ],
+)
+def test_the_advice_on_an_iterable_is_by_what_threads_have_of_it(
+    kind: Any, options: dict[str, Any], advice: str, clock: DrivenClock
+) -> None:
+    class Items(kind):
+        def __iter__(self) -> Iterator[int]:
+            yield from map(Acting(16, lambda _: clock.idle(1.0)).__getitem__, range(16))
+
+    with ThreadLoader(Items(), 4, **options) as loader:
+        list(loader)
+        assert loader.verdict().advice.startswith(advice)
 
 
 def test_a_slow_loop_is_the_slower_one(clock: DrivenClock) -> None:

@@ -90,7 +90,7 @@ class Epoch(TorchNames, Iterator[Any]):
         self._tally = tally
         self._seeds = seeds
         self._owns_workers = not settings.persistent_workers
-        self._iterable = settings.iterable
+        self._shared_out = settings.shared_out
         self._move = settings.move
         self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
@@ -207,7 +207,7 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def _origin_of(self, failure: Failure, plan: Any) -> Origin | None:
         """Return where an error comes from; None of an iterable dataset, or a sampler's."""
-        if self._iterable or plan is None:
+        if self._shared_out or plan is None:
             return None
         return Origin(plan, failure.row if failure.is_of_row else None, self._seeds)
 
@@ -340,7 +340,7 @@ class Epoch(TorchNames, Iterator[Any]):
         self._ended = True
         self.cancel()  # for an epoch of no batches; others have ended their threads
         self._feed.end(finished=True)
-        setup = self._maker.tuner, self._threads is not None, self._iterable
+        setup = self._maker.tuner, self._threads is not None, self._shared_out
         warn_if_slow(self._stats, self._counted, setup)
         raise StopIteration
 

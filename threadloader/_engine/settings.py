@@ -130,6 +130,13 @@ class Settings(NamedTuple):
         return self.window.most + 2 + copied
 
     @property
+    def shared_out(self) -> str:
+        """What threads have of an iterable dataset: samples, replicas or one; "" if map-style."""
+        if not self.iterable:
+            return ""
+        return "samples" if self.transform is not None else "one" if self.unsharded else "replicas"
+
+    @property
     def replicated(self) -> bool:
         """Whether each worker reads an iterable dataset of its own."""
         return self.iterable and not self.unsharded

@@ -493,7 +493,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         """Return what the loop waits for, by what was counted in the last epoch."""
         self._live_here()
         return judged(
-            self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.iterable
+            self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.shared_out
         )
 
     def trace(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits
 
 
-def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bool]) -> None:
+def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, str]) -> None:
     """Warn if the consumer of an epoch waited, not only for its first batch or for another one.
 
     Args:
@@ -41,14 +41,14 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bo
         warn_user(str(verdict), SlowLoadingWarning)
 
 
-def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Verdict:
+def judged(stats: Stats, tuner: Tuner, has_workers: bool, shared_out: str) -> Verdict:
     """Return the verdict on the last epoch.
 
     Args:
         stats: Of the loader.
         tuner: Knows the threads of that epoch.
         has_workers: Whether there are any.
-        iterable: Whether the dataset is read in its own order.
+        shared_out: What threads have of an iterable, as in the settings.
     """
     from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
     from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
@@ -60,7 +60,7 @@ def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Ver
         running=tuner.number if has_workers else 0,
         most=tuner.limits.most if has_workers else 0,
         tuned=has_workers and not tuner.limits.is_fixed,
-        iterable=iterable,
+        shared_out=shared_out,
         first=stats.epochs <= 1,
         cached=use.kept / use.samples if use is not None and use.is_full else 1.0,
     )

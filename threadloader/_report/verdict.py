@@ -27,7 +27,7 @@ COPY_RATE = 0.25e9  # bytes a second and thread; what writes so fast does nothin
 LARGE_NBYTES = 64 << 10  # bytes of a sample: of smaller ones the bytes are not what takes time
 RUNNING = 0.25  # of the time that a worker has a core or waits: less waiting is none
 WAITING = 0.5  # and more is what counts
-BUSY = 0.25  # of the workers' time without a core: more, and others use the cores
+BUSY = 0.25  # of the workers' time without a core, and of the cores: more, and others use them
 LATE_SECONDS = 2e-3  # from a batch being done to its consumer: a thread that waits for the GIL may
 # have to wait for 5 ms, see sys.setswitchinterval; any other is there within some 50 us
 GIL_CORES = 0.3  # cores of the workers: with fewer they can't hold the GIL much
@@ -59,7 +59,7 @@ class Setup(NamedTuple):
     running: int  # threads that may run samples at once; 0 for the calling thread alone
     most: int  # threads that there may be
     tuned: bool  # whether the number of threads is found while the loop runs
-    iterable: bool = False  # whether the dataset is read in its own order
+    shared_out: str = ""  # what threads have of an iterable dataset; see `_MORE`
     first: bool = False  # whether the verdict is on the loader's first epoch
     cached: float = 1.0  # the share of the samples that a cache in memory has, if it is full
 
@@ -194,17 +194,18 @@ def _computing(i: Interval, setup: Setup) -> str:
 
 def _more_cores(i: Interval, setup: Setup) -> str:
     """Return what helps samples that compute."""
-    if setup.most == 0:
-        return _NO_NUMBER
-    if i.is_inline:
-        return (
-            "To give them to other threads would cost more: use larger batches, or __getitems__, "
-            "which makes all samples of a batch in one call."
-        )
+    if not setup.shared_out:
+        if setup.most == 0:
+            return _NO_NUMBER
+        if i.is_inline:
+            return (
+                "To give them to other threads would cost more: use larger batches, or "
+                "__getitems__, which makes all samples of a batch in one call."
+            )
     idle = (i.worker_cores or 0.0) < MOST * setup.cores + MOST
-    if idle and not setup.tuned and setup.running < setup.cores:
-        return f"Try more threads: threads={setup.cores}."
-    if (i.delay_share or 0.0) > BUSY:
+    if idle and not setup.tuned and max(1, setup.running) < setup.cores:
+        return _MORE[setup.shared_out].format(setup.cores)
+    if (i.delay_share or 0.0) > BUSY and i.cores < (1 - BUSY) * setup.cores:
         return "Leave more cores to this program: the machine is busy with other work, too."
     return "Make samples cheaper (with images: smaller ones, a faster decoder), or use more cores."
 
@@ -218,13 +219,19 @@ def _more_threads(setup: Setup) -> str:
         )
     if setup.tuned:
         return f"All {setup.most} threads run: raise max_threads to {4 * setup.most}."
-    if setup.iterable:
-        return f"Use more replicas, each with a thread: threads={4 * max(1, setup.most)}."
+    if setup.shared_out:
+        return _MORE[setup.shared_out].format(4 * max(1, setup.most))
     return _NO_NUMBER
 
 
 _NO_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
 _NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
+_MORE = {
+    "": "Try more threads: threads={}.",
+    "samples": "Try more threads: threads={}.",
+    "replicas": "Use more replicas, each with a thread: threads={}.",
+    "one": "One thread reads an iterable: give what takes long as transform=, for all threads.",
+}
 
 
 class Share(NamedTuple):
