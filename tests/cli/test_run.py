@@ -214,17 +214,23 @@ def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(both_ways: A
 
 
 OF_A_RANK = """\
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from threadloader import ThreadLoader
 
-def made(size):
-    return DataLoader(range(size))
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+def made(data):
+    return DataLoader(data)
 
 for _ in range(3):
     list(DataLoader(range(8), 4))
 list(ThreadLoader(range(8)))
-list(made(3))
-list(made(4))
+for data in (range(2), Stream()):
+    list(made(data))
+list(made(range(3)))
+print(len([*DataLoader(range(8)), *DataLoader(range(9)), *DataLoader(range(10))]))
 """
 
 
@@ -244,15 +250,22 @@ def test_the_report_has_batches_and_waits(of_a_rank: Any) -> None:
     loader = report["loaders"][0]
     assert (loader["passes"], loader["batches"]) == (3, 6)
     assert 0 < loader["first_batch_seconds"] <= loader["wait_seconds"]
-    assert "script.py:8" in loader["made_at"]
+    assert "script.py:12" in loader["made_at"]
     assert "threadloader run, rank 3: " in done.stderr
 
 
 @needs_torch
-def test_loaders_that_are_made_at_one_line_for_two_callers_have_two_rows(of_a_rank: Any) -> None:
+def test_a_row_is_a_call_of_the_class_for_one_caller_loaded_in_one_way(of_a_rank: Any) -> None:
     _, *loaders = of_a_rank[1]["loaders"]
-    places = [loader["made_at"].rpartition(":")[2] for loader in loaders]
-    assert places == ["5 #1", "5 #2"]
+    rows = [(it["made_at"].rpartition(":")[2], it["loaded_by"], it["batches"]) for it in loaders]
+    assert rows == [
+        ("9 #1", "threads (default)", 2),
+        ("9 #2", "torch, in-process", 4),
+        ("9 #3", "threads (default)", 3),
+        ("17 #1", "threads (default)", 8),
+        ("17 #2", "threads (default)", 9),
+        ("17 #3", "threads (default)", 10),
+    ]
 
 
 @needs_torch

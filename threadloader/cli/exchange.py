@@ -12,7 +12,7 @@ module imports neither torch nor NumPy.
 from __future__ import annotations
 
 import sys
-from functools import wraps
+from functools import partial, wraps
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -83,6 +83,6 @@ def exchange_methods(
         place = places.get(loader) or made_here(sys._getframe(1))  # noqa: SLF001  # the same
         if loader not in replaced:
             replaced[loader] = Replaced(begin, threads, replace=replace)
-        return replaced[loader].measured(loader, report.row(place, loader.num_workers))
+        return replaced[loader].measured(loader, partial(report.row, place, loader.num_workers))
 
     loader_class.__init__, loader_class._get_iterator = __init__, _get_iterator  # noqa: SLF001

@@ -43,8 +43,13 @@ class Replaced:
         self._arguments: dict[str, Any] = {}
         self._twin: ThreadLoader[Any] | None = None  # with these arguments
 
-    def measured(self, loader: Any, row: LoaderRates) -> Measured:
-        """Return an iterator that loads by threads, or by torch if it must."""
+    def measured(self, loader: Any, row: Callable[[str, str | None], LoaderRates]) -> Measured:
+        """Return an iterator that loads by threads, or by torch if it must.
+
+        Args:
+            loader: Of torch's.
+            row: Returns what counts, of who loads, and of why torch does so.
+        """
         reason = _why_torch(loader) if self._replace else None
         if self._replace and reason is None:
             arguments = _arguments_of(loader, self._threads)
@@ -59,12 +64,10 @@ class Replaced:
             if reason is None:
                 number = arguments["num_workers"]
                 by = f"{number} thread{'s' * (number > 1)}" if number else _BY[number]
-                row.loaded_by, row.left_alone_because = by, None
-                return Measured(row, partial(iter, self._twin))
+                return Measured(row(by, None), partial(iter, self._twin))
         processes = f"{loader.num_workers} process{'es' * (loader.num_workers > 1)}"
-        row.loaded_by = f"torch, {processes if loader.num_workers else 'in-process'}"
-        row.left_alone_because = reason
-        return Measured(row, partial(self._begin, loader))
+        by = f"torch, {processes if loader.num_workers else 'in-process'}"
+        return Measured(row(by, reason), partial(self._begin, loader))
 
 
 class Measured:

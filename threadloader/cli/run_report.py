@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import islice
 from time import perf_counter
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a loader was made; two callers of the function that makes it are two places."""
+    """Where a loader was made; two calls in one line, or of one function, are two places."""
 
-    stack: tuple[tuple[str, int], ...]  # files and lines, the innermost first
+    stack: tuple[tuple[str, Any], ...]  # files, and lines with columns, the innermost first
     name: str  # the program's line, and the package that made the loader if it did not do so itself
 
 
@@ -31,7 +32,8 @@ def made_here(frame: FrameType) -> Place:
     stack, line, package = [], "", ""
     for each, number in walk_stack(frame):
         file, module = each.f_code.co_filename, str(each.f_globals.get("__name__", ""))
-        stack.append((file, number))
+        position = next(islice(each.f_code.co_positions(), each.f_lasti // 2, None), number)
+        stack.append((file, position))
         if is_users(file):
             line = line or f"{short_path(file)}:{number}"
         elif not (line or package or module.startswith(("torch.utils.data", "threadloader."))):
@@ -44,7 +46,7 @@ def made_here(frame: FrameType) -> Place:
 
 @dataclass(slots=True, eq=False)
 class LoaderRates:
-    """All loaders of one place of the program.
+    """All loaders of one place of the program that were loaded in one way.
 
     Threads:
         all: the consumer's; of two consumers at once some numbers may be lost.
@@ -52,8 +54,8 @@ class LoaderRates:
 
     made_at: str
     num_workers: int  # as the program has it
-    loaded_by: str = ""
-    left_alone_because: str | None = None  # why torch loads
+    loaded_by: str
+    left_alone_because: str | None  # why torch loads
     passes: int = 0
     batches: int = 0
     first_batch_seconds: float | None = None  # from `iter` to the first batch, of the first pass
@@ -105,12 +107,12 @@ class RunReport:
     def __init__(self, steps: int | None = None) -> None:
         self.steps = steps
         self.began = perf_counter()
-        self._rows: dict[tuple[Place, int], LoaderRates] = {}
+        self._rows: dict[Any, LoaderRates] = {}
 
-    def row(self, place: Place, num_workers: int) -> LoaderRates:
-        """Return the row of a loader."""
-        row = LoaderRates(place.name, num_workers, _steps=self.steps)
-        return self._rows.setdefault((place, num_workers), row)
+    def row(self, place: Place, num_workers: int, by: str, why: str | None) -> LoaderRates:
+        """Return the row of a loader, of who loads it, and of why torch does so."""
+        row = LoaderRates(place.name, num_workers, by, why, _steps=self.steps)
+        return self._rows.setdefault((place, num_workers, by, why), row)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report for a file; the run ends here."""
