@@ -128,22 +128,18 @@ class Statistics:
     skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
 
     def __repr__(self) -> str:
-        """Return the figures that one looks at first, as a table."""
-        sums = self.totals
-        parts = {"last epoch": self.epoch, "last seconds": self.recent}
-        rows = {
-            "in all": f"{sums.samples:,} samples, {sums.batches:,} batches, {sums.seconds:,.1f} s",
-            "epochs": f"{self.epochs:,}",
-            **{
-                name: f"{part.samples_per_second:,.1f} samples a second; loading takes "
-                f"{part.loading_share:.0%} of the loop's time"
-                for name, part in parts.items()
-            },
-            "threads": f"{self.running} of {self.workers} run samples",
-            "window": f"{self.planned} of {self.window} batches are planned, {self.done} are done",
-            "left out": f"{self.skipped_count:,} samples",
-        }
-        return "\n".join(f"{name:14}{text}" for name, text in rows.items())
+        """Return the figures that one looks at first, in four lines."""
+        sums, rate = (
+            self.totals,
+            "{0.samples_per_second:,.1f} samples/s, loading {0.loading_share:.0%}",
+        )
+        return (
+            f"in all      {sums.samples:,} samples, {sums.batches:,} batches, {self.epochs:,} epochs, "
+            f"{sums.seconds:,.1f} s\nlast epoch  {rate.format(self.epoch)}\n"
+            f"of late     {rate.format(self.recent)}\n"
+            f"now         {self.running} of {self.workers} threads, {self.planned} of {self.window} "
+            f"batches planned, {self.done} done, {self.skipped_count:,} samples left out"
+        )
 
 
 class Session:
