@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.acting import Acting
+from support.child import printed_by
 from support.clock import DrivenClock
 from support.patience import PATIENCE, Spawn
 
@@ -232,3 +233,38 @@ def test_what_the_calling_thread_fetches_and_writes_is_counted_as_that() -> None
             totals = loader.statistics().totals
         assert totals.fetch_seconds > 0.0
         assert totals.collate_seconds > 0.0
+
+
+# Sends a signal whenever a module of ours begins to be imported.
+IN_A_HANDLER = """
+import signal, sys
+sys.modules["torch"] = None
+from importlib.machinery import PathFinder
+from threadloader import ThreadLoader
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name.startswith("threadl") else None
+        if spec is not None:
+            execute = spec.loader.exec_module
+            def exec_module(module):
+                signal.raise_signal(signal.SIGTERM)
+                execute(module)
+            spec.loader.exec_module = exec_module
+        return spec
+
+def report(*_):
+    loader.statistics(), loader.verdict(), loader.metrics(), loader.state_dict(), repr(loader)
+
+loader = ThreadLoader(range(8), 4, threads=2)
+signal.signal(signal.SIGTERM, report)
+sys.meta_path.insert(0, Interrupts())
+report()
+for batch in loader:
+    report()
+print(loader.statistics().totals.batches)
+"""
+
+
+def test_a_report_in_a_signal_handler_meets_no_half_of_a_module() -> None:
+    assert printed_by(IN_A_HANDLER) == "2"

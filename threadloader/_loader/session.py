@@ -142,6 +142,13 @@ class Statistics:
         )
 
 
+# Imported as a loader is made, and not by the package: they take a while.  An epoch would import
+# the first, a report the others; and one that a signal handler asks for, while the code that the
+# signal has interrupted does so, would meet a module of which half is there.
+REPORTS = "threadloader._report"
+LATE = "numpy.random", f"{REPORTS}.interval", f"{REPORTS}.metrics", f"{REPORTS}.verdict"
+
+
 class Session:
     """What lasts from one epoch of a loader to the next; see `begin`.
 
@@ -184,7 +191,8 @@ class Session:
         self.stats = Stats(_use_of_cache(settings.dataset))
         _mark_stages_if_asked()
         with importing():
-            import_module("numpy.random")  # which `np.random` would do, and takes a while
+            for name in LATE:
+                import_module(name)
         self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
         self.kept_workers = KeptWorkers(self.stats)
