@@ -134,11 +134,11 @@ class Statistics:
             "{0.samples_per_second:,.1f} samples/s, loading {0.loading_share:.0%}",
         )
         return (
-            f"in all      {sums.samples:,} samples, {sums.batches:,} batches, {self.epochs:,} epochs, "
-            f"{sums.seconds:,.1f} s\nlast epoch  {rate.format(self.epoch)}\n"
-            f"of late     {rate.format(self.recent)}\n"
-            f"now         {self.running} of {self.workers} threads, {self.planned} of {self.window} "
-            f"batches planned, {self.done} done, {self.skipped_count:,} samples left out"
+            f"in all      {sums.samples:,} samples, {sums.batches:,} batches, "
+            f"{self.epochs:,} epochs, {sums.seconds:,.1f} s\n"
+            f"last epoch  {rate.format(self.epoch)}\nof late     {rate.format(self.recent)}\n"
+            f"now         {self.running} of {self.workers} threads, {self.planned} batches planned "
+            f"of {self.window}, {self.done} done; {self.skipped_count:,} samples left out"
         )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # How long the interpreter's exit waits for what others are to know: a consumer may have the store's
 # one connection for the first of them.
-EXIT_SECONDS = STORE_SECONDS + 2.0
+EXIT_SECONDS = 2 * STORE_SECONDS
 
 _HAVING = 1 << 32  # what a vote adds to the counter beside 1, of a rank with a batch
 
