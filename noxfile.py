@@ -32,7 +32,8 @@ nox.options.reuse_venv = "yes"
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t")
 # The torch of each Python: for 3.13t the last one with wheels.
-TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0", "3.14t": "2.14.1", "3.15t": "2.15.0"}
+TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0", "3.15t": "2.15.0"}
+TORCH |= dict.fromkeys(("3.14", "3.14t"), "2.14.1")
 TWINS = (
     ("3.13", "3.13t"),
     ("3.14", "3.14t"),
