@@ -92,11 +92,9 @@ class Epoch(TorchNames, Iterator[Any]):
         self._owns_workers = not settings.persistent_workers
         self._shared_out = settings.shared_out
         self._move = settings.move
-        self._in_order = settings.in_order
         # Whether all workers are known to have begun.  From then on an error that ends one of them
         # also cancels the epoch.
-        workers = self._threads
-        self._begun = workers is None
+        self._begun = maker.threads is None
         self._patience: Patience | None = None
         # Of the batch on a device that was taken last.  A loop that meets an error of the device
         # drops its batch before the traceback is printed: only this keeps torch from ending the
@@ -113,8 +111,8 @@ class Epoch(TorchNames, Iterator[Any]):
         self._outside = 0.0  # seconds of the loop before the present `next`
         self._failed: Any = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
-        ring = window.ring
-        signals: list[Callable[[], None]] = [partial(ring.leave, self._progress)]
+        signals: list[Callable[[], None]] = [partial(window.ring.leave, self._progress)]
+        workers = maker.threads
         if workers is not None:
             signals.append(workers.stop if self._owns_workers else workers.wake)
         if self._copier is not None:
@@ -122,7 +120,7 @@ class Epoch(TorchNames, Iterator[Any]):
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         self._signal = when_dropped(self, _abandon, self._progress, self._counted, signals)
         try:
-            ring.enter(self._progress)
+            window.ring.enter(self._progress)
             if workers is not None:
                 workers.startup.watch(self)
         except BaseException:  # Ctrl-C, say
@@ -369,8 +367,7 @@ class Epoch(TorchNames, Iterator[Any]):
                     patience.check(head, begun=self._begun)
             if isinstance(head, FailedBatch):
                 return head
-            due = self._window.deliverable(head, in_order=self._in_order)
-            return next(filter(self._progress.has, due), head)
+            return next(filter(self._progress.has, self._window.deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
@@ -384,8 +381,7 @@ class Epoch(TorchNames, Iterator[Any]):
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            due = self._window.deliverable(head, in_order=self._in_order)
-            return self._progress.wait(due, seconds)
+            return self._progress.wait(self._window.deliverable(head), seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")

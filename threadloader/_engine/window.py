@@ -58,7 +58,7 @@ class Window:
         self.planned_all = False
         # All but dropping all of them is guarded by the epoch's turn.
         self.batches: deque[OpenBatch | FailedBatch] = deque()
-        self._most = settings.window
+        self._most, self._in_order = settings.window, settings.in_order
         self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._is_users = not settings.iterable and is_users(settings.index_sampler)
@@ -101,9 +101,9 @@ class Window:
         except IndexError:  # none is left, or another thread has closed the epoch
             return None
 
-    def deliverable(self, head: OpenBatch, *, in_order: bool) -> list[OpenBatch]:
+    def deliverable(self, head: OpenBatch) -> list[OpenBatch]:
         """Return the batches any of which may be delivered next."""
-        if in_order:
+        if self._in_order:
             return [head]
         return [batch for batch in self.batches if isinstance(batch, OpenBatch)]
 

@@ -37,6 +37,7 @@ from threadloader._order.resume import Position, has_ended
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.seeds import Seeds
 from threadloader._order.tickets import TicketSize
+from threadloader._report.metrics import metrics_of
 from threadloader._report.reports import judged
 from threadloader._threads.tuner import Tuner
 from threadloader._worker.copy_rules import is_ours
@@ -485,8 +486,6 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         Args:
             prefix: Put before each name; see docs/observing.md for the names.
         """
-        from threadloader._report.metrics import metrics_of  # noqa: PLC0415  # rarely needed
-
         return metrics_of(self.statistics(), prefix)
 
     def verdict(self) -> Verdict:

@@ -34,6 +34,7 @@ from threadloader._order.resume import (
 )
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._order.seeds import encoded_state, state_of
+from threadloader._report.interval import interval_of
 from threadloader._report.stats import Stats, no_cache
 from threadloader.errors import StateError
 
@@ -142,13 +143,6 @@ class Statistics:
         )
 
 
-# Imported as a loader is made, and not by the package: they take a while.  An epoch would import
-# the first, a report the others; and one that a signal handler asks for, while the code that the
-# signal has interrupted does so, would meet a module of which half is there.
-REPORTS = "threadloader._report"
-LATE = "numpy.random", f"{REPORTS}.interval", f"{REPORTS}.metrics", f"{REPORTS}.verdict"
-
-
 class Session:
     """What lasts from one epoch of a loader to the next; see `begin`.
 
@@ -191,8 +185,7 @@ class Session:
         self.stats = Stats(_use_of_cache(settings.dataset))
         _mark_stages_if_asked()
         with importing():
-            for name in LATE:
-                import_module(name)
+            import_module("numpy.random")  # which `np.random` would do, and takes a while
         self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
         self.kept_workers = KeptWorkers(self.stats)
@@ -358,8 +351,6 @@ class Session:
             workers: Threads that the user chose, or those of the beginning.
             tuner: Says how many run.
         """
-        from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
-
         stats = self.stats
         begun = workers and tuner.limits.most  # not before the first epoch
         running = tuner.number if begun else workers

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from threadloader._report.interval import interval_of
+from threadloader._report.verdict import NOTICED, Setup, verdict_of
 from threadloader._threads.machine import usable_cores
 from threadloader._threads.tuner import gil_is_enabled
 from threadloader.errors import SlowLoadingWarning, warn_user
@@ -27,9 +29,6 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, st
     """
     if counted.latest - counted.began < LEAST_SECONDS or stats.told or counted is not stats.last:
         return
-    from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
-    from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # the same
-
     epoch = interval_of(*stats.epoch(), threads=0)
     once = epoch.first_seconds + counted.longest_seconds  # the machine may have stood still
     seconds = epoch.seconds - once
@@ -50,9 +49,6 @@ def judged(stats: Stats, tuner: Tuner, has_workers: bool, shared_out: str) -> Ve
         has_workers: Whether there are any.
         shared_out: What threads have of an iterable, as in the settings.
     """
-    from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
-    from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
-
     use = stats.cache_use()
     setup = Setup(
         cores=usable_cores(),
