@@ -210,6 +210,7 @@ class GlobalSettings(Dataset):
 
     def __getitem__(self, index: int) -> str:
         settings["index"] = index
+        others_run()
         return json.dumps(settings)
 
 
@@ -267,6 +268,7 @@ class Folder(Dataset):
     def __getitem__(self, index: int) -> bytes:
         before = os.getcwd()  # noqa: PTH109
         os.chdir(self.folders[index])
+        others_run()
         try:
             with open("row", "rb") as file:  # noqa: PTH123
                 return file.read()
@@ -277,6 +279,7 @@ class Folder(Dataset):
 class Environment(Dataset):
     def __getitem__(self, index: int) -> str:
         os.environ["THREADLOADER_TEST_ROW"] = str(index)
+        others_run()
         return os.environ["THREADLOADER_TEST_ROW"]
 
 
