@@ -30,7 +30,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ring, "RLock", it.RLock)
     monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(direct_filling, "Lock", it.Lock)
-    monkeypatch.setattr(stats, "Lock", it.Lock)
+    monkeypatch.setattr(stats, "RLock", it.RLock)
     control_pool(monkeypatch)
     # Looked up within the run, where time passes only while all threads wait.
     monkeypatch.setattr(waiting, "monotonic", lambda: time.monotonic())  # noqa: PLW0108

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import shortened, warn_user
@@ -45,7 +45,7 @@ class SkippedSamples:
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # re-entrant for a signal handler that asks for a report
         # All below: guarded by _lock.
         self._count = 0
         self._latest: deque[Skipped] = deque(maxlen=MAX_LISTED)

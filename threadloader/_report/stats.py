@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from threading import Lock, get_ident
+from threading import RLock, get_ident
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -250,7 +250,7 @@ class Stats:
         self.told = False  # whether the consumer was told what it waits for; read and written whole
         self.epochs = 0  # that were begun; read whole
         self._made = perf_counter()
-        self._lock = Lock()
+        self._lock = RLock()  # re-entrant for a signal handler that asks for a report
         # All below: guarded by _lock.
         self._open: list[Counters] = []
         self._ended = Sums()  # of threads that ended; and of copying
