@@ -186,6 +186,7 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
     (IN_PROCESS, ALONE._replace(shared_out="one"), "One thread reads an iterable: give what takes"),
     (IN_PROCESS, ALONE._replace(shared_out="replicas", cores=1), "Make samples cheaper"),
     (ONE_THREAD, GIL._replace(running=1, most=1), "Try more threads: threads=4."),
+    (ONE_THREAD, GIL._replace(running=1, most=4), "Make samples cheaper"),  # not those there are
     (changed(cpu=0.4, delay=0.55, process_seconds=20.0), GIL, "Leave more cores to this program"),
     # Which others are the loader's own threads.
     (changed(cpu=0.4, delay=0.55), NO_GIL._replace(cores=4), "Make samples cheaper"),

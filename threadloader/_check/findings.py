@@ -21,8 +21,8 @@ ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
         **dict.fromkeys(
             ("shared-attribute", "class-attribute", "global-variable", "shared-container"),
             "Make it in the call, or on first use as an attribute of the dataset itself, of which "
-            "each worker has a copy; or give each thread its own by PerThread, or each worker by "
-            'dataset_copy="deep"; or hold one lock around all of its uses.',
+            "each worker has a copy; or give each thread its own by PerThread; or, if the dataset "
+            'leads to it, each worker by dataset_copy="deep"; or hold one lock around all uses.',
         ),
         "random-state": (
             "Draw from sample_rng(), or seed a new generator with sample_seed() in the call; then "

@@ -316,7 +316,7 @@ def used_up(dataset: Any) -> str:
     """Return the text of a warning of an iterator that was read to its end before."""
     return (
         f"nothing was left to load: the {type(dataset).__name__} was read before, and an iterator "
-        "can be read once.  Give the loader an object whose __iter__ starts afresh, or make a new "
+        "can be read once. Give the loader an object whose __iter__ starts afresh, or make a new "
         "iterator and loader for each epoch"
     )
 

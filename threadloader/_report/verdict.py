@@ -203,7 +203,7 @@ def _more_cores(i: Interval, setup: Setup) -> str:
                 "__getitems__, which makes all samples of a batch in one call."
             )
     idle = (i.worker_cores or 0.0) < MOST * setup.cores + MOST
-    if idle and not setup.tuned and max(1, setup.running) < setup.cores:
+    if idle and not setup.tuned and max(1, setup.most) < setup.cores:
         return _MORE[setup.shared_out].format(setup.cores)
     if (i.delay_share or 0.0) > BUSY and i.cores < (1 - BUSY) * setup.cores:
         return "Leave more cores to this program: the machine is busy with other work, too."
