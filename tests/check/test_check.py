@@ -18,7 +18,7 @@ import pytest
 from support.child import run_child
 from support.patience import PATIENCE, Spawn
 from support.safe_datasets import SAFE
-from support.unsafe_datasets import COPIED, SEEDED, UNSAFE, Dataset, SeekAndRead, others_run
+from support.unsafe_datasets import COPIED, UNSAFE, Dataset, SeekAndRead, others_run
 
 from threadloader.testing import assert_thread_safe
 
@@ -49,7 +49,7 @@ def test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it(
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # no __del__ of a copy closes its file
-@pytest.mark.parametrize("make", [*SAFE, *SEEDED, *COPIED], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", SAFE, ids=lambda make: make.__name__)
 def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert_thread_safe(make(tmp_path))
 

@@ -83,6 +83,7 @@ def test_batches_follow_from_the_seed_and_go_on_where_they_were(folder: Path, th
 def server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteServer]:
     pytest.importorskip("urllib3")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(_lines, "_BLOCK", 4096)  # each is a request
     with serving({f"/{n}.jsonl": (folder / f"{n}.jsonl").read_bytes() for n in range(3)}) as server:
         yield server
 

@@ -20,7 +20,7 @@ from support.in_workers import THREADS, in_workers
 
 EXAMPLES = int(os.environ.get("THREADLOADER_OWN_EXAMPLES", "100"))
 BEFORE = 99
-MANY = 100_000
+MANY = 20_000
 
 
 class Plain:
@@ -273,7 +273,7 @@ def places(chain: Any) -> list[int]:
     return found
 
 
-def test_a_chain_of_100_000_objects_is_copied_link_by_link() -> None:
+def test_a_chain_of_20_000_objects_is_copied_link_by_link() -> None:
     chain = None
     for _ in range(MANY // len(LINKS)):
         for make, _ in reversed(LINKS):
@@ -284,6 +284,6 @@ def test_a_chain_of_100_000_objects_is_copied_link_by_link() -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, dict, collections.OrderedDict, frozenset])
-def test_a_container_of_100_000_entries_is_one_for_all(kind: Callable[[Any], Any]) -> None:
+def test_a_container_of_20_000_entries_is_one_for_all(kind: Callable[[Any], Any]) -> None:
     data = kind((k, k + 1) for k in range(MANY))
     assert set(in_workers(data, id)) == {id(data)}

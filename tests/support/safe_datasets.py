@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from support.made_shards import write_numbered
-from support.unsafe_datasets import ROWS, WIDTH, Dataset, records
+from support.unsafe_datasets import COPIED, ROWS, SEEDED, WIDTH, Dataset, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
 from threadloader.datasets import PerThread, TarStream
 
@@ -193,8 +193,21 @@ class Augmented(Dataset):
         return self.dropout(row + torch().randn(3))
 
 
-SAFE: list[Callable[[Path], Any]] = [
-    *(tar_stream, OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache),
-    *(LateTable, LastLoaded, GlobalRandom, OfTheSample, InEachThread, ViewsOfData, Generated),
-    *(subset, Augmented),
+PARTS: list[Callable[[Path], Any]] = [
+    *(OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache, LateTable, LastLoaded),
+    *(GlobalRandom, OfTheSample, InEachThread, ViewsOfData, *SEEDED, *COPIED),
+    *((subset, Augmented) if _torch.AVAILABLE else ()),
 ]
+
+
+class Together(Dataset):
+    """All of them, which takes a second and not each one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts = [make(folder) for make in PARTS]
+
+    def __getitem__(self, index: int) -> Any:
+        return [part[index % len(part)] for part in self.parts]
+
+
+SAFE: list[Callable[[Path], Any]] = [tar_stream, Generated, Together]
