@@ -44,7 +44,7 @@ for first in range(300, 1300, 40):
             pass
         finally:
             _testcapi.remove_mem_hooks()
-        os._exit(0)
+            os._exit(0)  # also after an error in that handler
     # What native code makes of having no memory, a signal say, is its own affair.
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1:
         hung.append(first)
