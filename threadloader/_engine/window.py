@@ -56,7 +56,7 @@ class Window:
         self.progress = Progress(stats, copies=device is not None)
         self.here = True  # whether the calling thread makes the batches; set by the maker
         self.planned_all = False
-        # All but dropping all of them is guarded by the epoch's turn.
+        # Guarded by the epoch's turn, but that `close` may replace it at any moment.
         self.batches: deque[OpenBatch | FailedBatch] = deque()
         self._most, self._in_order = settings.window, settings.in_order
         self._tuner, self._ticket_size = settings.tuner, settings.ticket_size

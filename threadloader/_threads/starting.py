@@ -62,24 +62,25 @@ class Joinable(Thread):
 
     def run(self) -> None:
         """Run the thread's target."""
-        self._began = True
+        self._began, died = True, self.died
         try:
             super().run()
             self.died = None
         except BaseException as error:
-            died = self.died
             if died is None:
                 raise
             tries = 200  # as memory runs out here, too, which needs little
             while tries:
                 tries -= 1
                 try:
-                    died(error)
                     self.died = None
+                    died(error)
                 except (MemoryError, SystemError):  # CPython may forget to set the first
+                    self.died = died
                     continue
                 break
         finally:
+            died = None  # this frame stays with the error
             self._runs.release()
 
     def join(self, timeout: float | None = None) -> None:
