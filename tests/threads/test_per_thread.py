@@ -45,8 +45,9 @@ class Factory:
         self.made: list[Handle] = []
 
     def __call__(self) -> Handle:
-        self.made.append(Handle())
-        return self.made[-1]
+        handle = Handle()
+        self.made.append(handle)
+        return handle
 
 
 class Meeting:
