@@ -169,7 +169,7 @@ class Maker:
         left = (self._to_plan - self._made) * seconds
         if seconds <= INLINE_SECONDS or left < START_SECONDS:
             return True
-        # One thread may be tried: see `_tune`.
+        # One thread may be tried: see `tune`.
         return not tuner.number and tuner.gains_nothing(self._sample_seconds())
 
     def _note(self, rows: int, seconds: float) -> None:

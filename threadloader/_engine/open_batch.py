@@ -180,8 +180,9 @@ def _fill(
         fetched = perf_counter()
         if failed is not None:
             failure = _fill_without_failed(batch, ticket, samples, failed, worker)
-            counters.fetch_seconds += perf_counter() - started  # with the writing, which is little
-            pipeline.ticket_size.measured(ticket.stop - ticket.start, perf_counter() - started)
+            seconds = perf_counter() - started
+            counters.fetch_seconds += seconds  # with the writing, which is little
+            pipeline.ticket_size.measured(ticket.stop - ticket.start, seconds)
             return failure
         if batch.progress.cancelled:
             return None  # not all of them were fetched

@@ -130,10 +130,8 @@ class Statistics:
 
     def __repr__(self) -> str:
         """Return the figures that one looks at first, in four lines."""
-        sums, rate = (
-            self.totals,
-            "{0.samples_per_second:,.1f} samples/s, loading {0.loading_share:.0%}",
-        )
+        sums = self.totals
+        rate = "{0.samples_per_second:,.1f} samples/s, loading {0.loading_share:.0%}"
         return (
             f"in all      {sums.samples:,} samples, {sums.batches:,} batches, "
             f"{self.epochs:,} epochs, {sums.seconds:,.1f} s\n"
