@@ -238,7 +238,7 @@ WORKLOADS = {
         batch_size=32,
         samples_per_worker=64,
         make=_lazily("remote", "Remote"),
-        threads=32,
+        threads=16,  # workers of forkserver take half a GB each where torch is that for GPUs
         parallel=True,
         slow=True,
     ),
