@@ -25,7 +25,7 @@ next(iterator)
 """
 LOCKS = [
     "loader._session.planning",
-    "loader._session.ring._lock",
+    "loader._session.kept.collation.ring._lock",
     "iterator._progress._lock",
     "next(iter(loader._session.kept_workers._groups))._lock",
 ]

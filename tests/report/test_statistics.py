@@ -149,7 +149,7 @@ def test_a_wait_that_lasts_is_counted_already_but_not_in_the_totals(
     with made(lambda _: asked.set() or gate.wait(PATIENCE), threads=1) as loader:  # type: ignore[func-returns-value]
         taken = spawn(next, iter(loader))
         assert asked.wait(PATIENCE)
-        while not loader._session.stats.last.waits_since:  # type: ignore[union-attr]
+        while not loader._session.kept.stats.last.waits_since:  # type: ignore[union-attr]
             assert not taken.done()
         clock.idle(2.5)
         statistics = loader.statistics()

@@ -43,5 +43,5 @@ class ScriptedTuner(Tuner):
 def script(loader: ThreadLoader[Any], *numbers: int) -> list[int]:
     """Let a loader's number of threads follow a script; return the numbers as they come."""
     tuner = ScriptedTuner(numbers)
-    loader._fixed = loader._fixed._replace(tuner=tuner)  # noqa: SLF001  # it has no public name
+    loader._session.kept.tuner = tuner  # noqa: SLF001  # it has no public name
     return tuner.seen

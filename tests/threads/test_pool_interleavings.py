@@ -63,7 +63,7 @@ class Pair:
 
 
 def _pool(size: int) -> Pool[int]:
-    return Pool(size, "tl", nullcontext)
+    return Pool(range(size), "tl", nullcontext)
 
 
 def _end(pool: Pool[int]) -> None:
@@ -88,7 +88,7 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
 @pytest.mark.parametrize("most", [1, 2])
 def test_with_a_limit_each_work_is_run_and_no_more_at_once(most: int) -> None:
     def scenario() -> None:
-        pool = Pool(3, "tl", nullcontext)
+        pool = Pool(range(3), "tl", nullcontext)
         pool.resize(most)
         running: list[int] = []
         ran: list[int] = []
@@ -114,7 +114,7 @@ def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
     """The jobs wait for each other, so two threads alone would wait for ever."""
 
     def scenario() -> None:
-        pool = Pool(3, "tl", nullcontext)
+        pool = Pool(range(3), "tl", nullcontext)
         pool.resize(1)
         met = [it.Event() for _ in range(3)]
 

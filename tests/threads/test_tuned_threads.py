@@ -98,7 +98,7 @@ def test_only_what_a_loop_does_once_is_no_part_of_what_it_gets(
     now = [time.perf_counter()]
     monkeypatch.setattr("threadloader._engine.epoch.perf_counter", lambda: now[0])
     loader = ThreadLoader(list(range(100)))
-    loader._fixed = loader._fixed._replace(tuner=Told())
+    loader._session.kept.tuner = Told()
     batches = iter(loader)
     for seconds in (0.01, 0.04, 1.0, 1.5, 1.2, 0.01, 0.4, 0.4):
         next(batches)

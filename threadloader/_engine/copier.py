@@ -97,7 +97,7 @@ class Copier:
         # Not the method itself, which would lead back here.
         failed = partial(_failed, weakref.ref(self))
         self._pool: Pool[int] = Pool(
-            1, name, nullcontext, role="copier", failed=failed, exit_seconds=EXIT_SECONDS
+            range(1), f"{name}-copier", nullcontext, failed=failed, exit_seconds=EXIT_SECONDS
         )
 
     @property

@@ -21,9 +21,10 @@ from threadloader._report.reports import warn_if_slow
 from threadloader._report.stats import LONG_SECONDS
 from threadloader._threads.tuner import PAUSE, PAUSE_SECONDS
 from threadloader._worker.failure import Origin, set_notes, strip_all
-from threadloader.errors import ClosedError
+from threadloader.errors import ClosedError, RankError
 
 if TYPE_CHECKING:
+    from threadloader._engine.agreed_ends import AgreedEnds
     from threadloader._engine.copier import Copier
     from threadloader._engine.maker import Maker
     from threadloader._engine.progress import Progress
@@ -62,6 +63,7 @@ class Epoch(TorchNames, Iterator[Any]):
         tally: Counts the samples that were left out.
         seeds: Of the epoch.
         begun: Batches that were delivered before this epoch was resumed.
+        ends: Agreed with other ranks; None if it ends with its own batches.
 
     Invariants, whenever ``_turn`` is not held:
         1. Each batch that was planned is in the window, or was delivered.  In order, the delivered
@@ -81,13 +83,14 @@ class Epoch(TorchNames, Iterator[Any]):
         tally: Tally,
         seeds: EpochSeeds,
         begun: int,
+        ends: AgreedEnds | None = None,
     ) -> None:
         end_thread_at_exit()
         super().__init__(settings, seeds.workers, begun)
         self._window, self._maker = window, maker
         self._feed, self._progress, self._copier = window.feed, window.progress, window.copier
         self._counted, self._stats, self._threads = maker.counted, maker.stats, maker.threads
-        self._tally = tally
+        self._tally, self._ends = tally, ends
         self._seeds = seeds
         self._owns_workers = not settings.persistent_workers
         self._shared_out = settings.shared_out
@@ -117,6 +120,8 @@ class Epoch(TorchNames, Iterator[Any]):
             signals.append(workers.stop if self._owns_workers else workers.wake)
         if self._copier is not None:
             signals.append(self._copier.wake)
+        if ends is not None:
+            signals.append(ends.leave)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         self._signal = when_dropped(self, _abandon, self._progress, self._counted, signals)
         try:
@@ -296,6 +301,11 @@ class Epoch(TorchNames, Iterator[Any]):
                     return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
+                if not self._goes_on(batch):
+                    self._end()
+                if batch is None and self._ends is not None:
+                    self._counted.batches += 1
+                    return self._ends.repeat, None, None
                 self._take_out(batch)
                 due = self._delivery_of(batch)
                 if due is None:
@@ -312,8 +322,27 @@ class Epoch(TorchNames, Iterator[Any]):
             msg = "a sample can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
 
-    def _wait_for_batch(self) -> OpenBatch | FailedBatch:
-        """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
+    def _goes_on(self, batch: OpenBatch | FailedBatch | None) -> bool:
+        """Whether the epoch goes on with a batch; None after the last one."""
+        if self._ends is None:
+            return batch is not None
+        try:
+            goes_on = self._ends.goes_on(batch)
+        except RankError:
+            if batch is None:
+                self._ended = True
+                self.cancel()  # which the other ranks are told
+            raise
+        if not goes_on and self._progress.cancelled:
+            raise self._closed()
+        return goes_on
+
+    def _wait_for_batch(self) -> OpenBatch | FailedBatch | None:
+        """Return the next batch in flight once it is done; None after the last.
+
+        Raises:
+            BaseException: As `_next_delivery`.
+        """
         head = None
         try:
             head = self._window.head()
@@ -321,7 +350,7 @@ class Epoch(TorchNames, Iterator[Any]):
             if self._progress.cancelled:
                 raise self._closed()
             if head is None:
-                self._end()
+                return None
             if not (head.done and self._begun and self._copier is None):
                 if self._window.here and not self._maker.draining and isinstance(head, OpenBatch):
                     self._maker.work_here(head)
@@ -422,9 +451,12 @@ class Epoch(TorchNames, Iterator[Any]):
         nbytes = batch.filling.nbytes
         self._window.depth.delivered(nbytes)
         self._counted.nbytes += nbytes
+        take = batch.filling.take
         if self._copier is not None:
-            return partial(self._take_copy, self._copier, batch), batch.count_as, None
-        return batch.filling.take, batch.count_as, None
+            take = partial(self._take_copy, self._copier, batch)
+        if self._ends is not None:
+            take = self._ends.kept(take, self._window)
+        return take, batch.count_as, None
 
     def _take_copy(self, copier: Copier, batch: OpenBatch) -> Any:
         """Return a batch on the device."""
@@ -466,6 +498,8 @@ class Epoch(TorchNames, Iterator[Any]):
             self._window.batches.remove(batch)
         else:
             batch = self._wait_for_batch()
+            if batch is None:
+                self._end()
             self._take_out(batch)
         if isinstance(batch, FailedBatch):
             batch.take()

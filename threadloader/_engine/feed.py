@@ -16,9 +16,9 @@ from threadloader._order.planner import Planner
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from threadloader._batch.collate import Collation
     from threadloader._engine.copies import Worker
     from threadloader._engine.iterable_feed import IterableFeed
+    from threadloader._engine.kept import Kept
     from threadloader._engine.progress import Progress
     from threadloader._engine.settings import Settings
     from threadloader._engine.workers import CallingThread, Workers
@@ -35,25 +35,22 @@ Feed: TypeAlias = "SamplerFeed | IterableFeed"
 
 def open_feed(
     settings: Settings,
+    kept: Kept,
     sampler_pass: SamplerPass | None,
     workers: Workers | None,
     seeds: EpochSeeds,
     position: Position,
-    collation: Collation,
-    *,
-    isolates: bool,
-    share: Share | None = None,
+    share: Share | None,
 ) -> Feed:
     """Return the feed of one epoch.
 
     Args:
         settings: Of the loader.
+        kept: Of the loader.
         sampler_pass: The pass over the sampler; None for an iterable dataset.
         workers: Whose threads do the work; None for the calling thread.
         seeds: Of the epoch.
         position: Where the epoch begins; it is given a lane for each replica, if it has none.
-        collation: Makes the batches.
-        isolates: Whether samples draw from streams of their own.
         share: Of an iterable dataset; None where it shares itself out.
 
     Raises:
@@ -62,12 +59,12 @@ def open_feed(
     transforms = settings.transform is not None
     pipeline = Pipeline(
         settings.whole_batches if sampler_pass is not None else not transforms,
-        settings.ticket_size,
-        collation,
+        kept.ticket_size,
+        kept.collation,
         # Without a transform all that a replica draws comes from its worker's stream, as in torch.
-        seeds.samples if isolates and (sampler_pass is not None or transforms) else None,
+        seeds.samples if sampler_pass is not None or transforms else None,
         settings.on_error,
-        gathers=collation.direct and sampler_pass is not None,
+        gathers=kept.collation.direct and sampler_pass is not None,
     )
     if sampler_pass is None:
         # Most loaders read no iterable, and these modules are a tenth of the package's import.

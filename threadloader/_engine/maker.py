@@ -20,11 +20,12 @@ from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
+    from threadloader._engine.kept import Kept
     from threadloader._engine.open_batch import OpenBatch
     from threadloader._engine.settings import Settings
     from threadloader._engine.window import Window
     from threadloader._engine.workers import CallingThread, Workers
-    from threadloader._report.stats import Deliveries, Stats
+    from threadloader._report.stats import Deliveries
 
 
 # Of a batch that the calling thread has made as one ticket.  Below that two batches that are made
@@ -40,10 +41,10 @@ class Maker:
 
     Args:
         settings: Of the loader.
+        kept: Of the loader.
         window: Has the batches.
         workers: The threads that take over; None for none.
         calling: The calling thread.
-        stats: Of the loader.
         counted: Of the epoch.
 
     Threads:
@@ -53,21 +54,21 @@ class Maker:
     def __init__(
         self,
         settings: Settings,
+        kept: Kept,
         window: Window,
         workers: Workers | None,
         calling: CallingThread,
-        stats: Stats,
         counted: Deliveries,
     ) -> None:
         self.window = window
         self.threads = workers
         self.calling = calling
-        self.stats, self.counted = stats, counted
+        self.stats, self.counted = kept.stats, counted
         self.entered = 0.0  # when the present `next` began, on the clock
         self.draining = False  # whether threads end theirs before the calling thread makes any
         self.making = False  # whether it makes one now
         self._feed, self._progress = window.feed, window.progress
-        self.tuner, self._ticket_size = settings.tuner, settings.ticket_size
+        self.tuner, self._ticket_size = kept.tuner, kept.ticket_size
         self._to_plan = settings.batches if workers is not None else math.inf
         self._tunes = workers is not None and workers.tunes
         self._stays = workers is None or workers.stays

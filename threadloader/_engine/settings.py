@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from threadloader._batch.layout import Output
     from threadloader._order.share import Uneven
-    from threadloader._order.tickets import TicketSize
-    from threadloader._threads.tuner import Tuner
     from threadloader._torch.device import Device
     from threadloader._worker.failure import OnError
 
@@ -78,8 +76,7 @@ class Settings(NamedTuple):
     device: Device | None  # batches are copied to it; None leaves them where they are
     move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none
     pinned: bool  # whether batches are put into page-locked memory, for the user to copy
-    ticket_size: TicketSize
-    tuner: Tuner
+    chunk_size: int | None  # samples of a ticket; None to find the number
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
     @property

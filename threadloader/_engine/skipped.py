@@ -69,15 +69,18 @@ class Tally:
         samples: Those of all epochs.
         position: Of the epoch; has the number of samples left out so far, for saved states.
         most: Samples that may be left out in this epoch; None for any number.
+        in_step: Whether other ranks have a batch for each of this one's, so that none is left out.
 
     Threads:
         all: consumer.
     """
 
-    def __init__(self, samples: SkippedSamples, position: Position, most: int | None) -> None:
+    def __init__(
+        self, samples: SkippedSamples, position: Position, most: int | None, *, in_step: bool
+    ) -> None:
         self._samples = samples
         self._position = position
-        self._most = most
+        self._most, self._in_step = most, in_step
         self._warning: str | None = None
         self.must_warn = False  # whether `warn` has something to do
 
@@ -102,10 +105,10 @@ class Tally:
                 self.must_warn = True
             if self._most is not None and self._position.skipped > self._most and excess is None:
                 excess = failure.also(f"more than max_skipped={self._most} samples failed")
-        if plan.sharded and batch.empty and excess is None:
+        if self._in_step and batch.empty and excess is None:
             excess = batch.skipped[0].also(
                 "all samples of the batch failed: it can't be left out, since other ranks have a "
-                "batch of the same number"
+                "batch for the same step"
             )
         return excess
 

@@ -19,11 +19,10 @@ from threadloader._report import stages
 from threadloader._report.stages import Counts
 
 if TYPE_CHECKING:
-    from threadloader._batch.collate import Collation
     from threadloader._engine.copier import Copier
     from threadloader._engine.feed import Feed
+    from threadloader._engine.kept import Kept
     from threadloader._engine.settings import Settings
-    from threadloader._report.stats import Stats
     from threadloader._torch.device import Device
 
 
@@ -32,9 +31,8 @@ class Window:
 
     Args:
         settings: Of the loader.
+        kept: Of the loader.
         feed: Plans the batches and gives them to the threads.
-        collation: Knows how large batches are, and the ring of their slots.
-        stats: Of the loader.
         device: Batches are copied to it; None to leave them in memory.
 
     Threads:
@@ -44,22 +42,17 @@ class Window:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        feed: Feed,
-        collation: Collation,
-        stats: Stats,
-        device: Device | None,
+        self, settings: Settings, kept: Kept, feed: Feed, device: Device | None
     ) -> None:
         self.feed = feed
-        self.depth, self.ring = collation.depth, collation.ring
-        self.progress = Progress(stats, copies=device is not None)
+        self.depth, self.ring = kept.collation.depth, kept.collation.ring
+        self.progress = Progress(kept.stats, copies=device is not None)
         self.here = True  # whether the calling thread makes the batches; set by the maker
         self.planned_all = False
         # Guarded by the epoch's turn, but that `close` may replace it at any moment.
         self.batches: deque[OpenBatch | FailedBatch] = deque()
         self._most, self._in_order = settings.window, settings.in_order
-        self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
+        self._tuner, self._ticket_size = kept.tuner, kept.ticket_size
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._is_users = not settings.iterable and is_users(settings.index_sampler)
         self.copier: Copier | None = None
@@ -73,7 +66,7 @@ class Window:
                 settings.device_prefetch,
                 in_order=settings.in_order,
                 name=settings.name,
-                copied=stats.copied,
+                copied=kept.stats.copied,
             )
 
     def moment(self) -> tuple[int, int, int]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from threadloader._engine.copies import Own
+    from threadloader._engine.kept import Kept
     from threadloader._engine.settings import Settings
     from threadloader._report.stats import Counters, Stats
     from threadloader._threads.pool import ThreadGroup
@@ -68,8 +69,8 @@ class Workers:
 
     Args:
         settings: Of the loader; with at least one worker.
+        kept: Of the loader.
         base_seed: Of the workers.
-        stats: Counts what they do.
         original: What they copy; None of an iterable, of which each has a replica.
         earlier_readers: Threads that must have ended before a worker begins.
 
@@ -92,8 +93,8 @@ class Workers:
     def __init__(
         self,
         settings: Settings,
+        kept: Kept,
         base_seed: int,
-        stats: Stats,
         original: Original | None,
         earlier_readers: tuple[Thread, ...] = (),
     ) -> None:
@@ -105,8 +106,8 @@ class Workers:
         if shares:
             limits = limits._replace(threads=1, most=1)
         self.stays = shares and not limits.least
-        self.tuner = tuner = settings.tuner
-        tuner.serve(limits, stats.latest)
+        self.tuner = tuner = kept.tuner
+        tuner.serve(limits, kept.stats.latest)
         self.original = original
         self._settings = settings
         self.surroundings = [Surroundings()]
@@ -115,7 +116,7 @@ class Workers:
             self.replicas = replicas_of(settings, limits.threads)
         # Samples that wait for one another need as many threads as the user chose.
         self._meets = original is not None and original.meets
-        here = not (limits.least or self._meets) and _begins_here(settings)
+        here = not (limits.least or self._meets) and _begins_here(settings, kept)
         self.begins_here = self.stays or here
         self.tunes = limits.least < limits.most and not (self._meets or self.stays)
         if not (self.begins_here or tuner.number):
@@ -132,7 +133,7 @@ class Workers:
         setup = _Setup(
             num_workers=limits.most,
             base_seed=base_seed,
-            stats=stats,
+            stats=kept.stats,
             tuner=tuner,
             whole_batches=settings.whole_batches,
             draws=draws,
@@ -147,18 +148,19 @@ class Workers:
         self.pools = self._pools(settings, setup, threads)
 
     def _pools(self, settings: Settings, setup: _Setup, threads: int) -> list[Pool[Worker]]:
-        name, failed, enter = settings.name, self.startup.failed, partial(_enter, setup)
+        name, failed, enter = f"{settings.name}-worker", self.startup.failed, partial(_enter, setup)
+        numbers = range(threads)
         if not settings.iterable:
             seconds = 0.0 if self._meets else self._alone_seconds(settings)
             late = not self.startup.awaited  # copies are made of what the first sample has left
-            return [Pool(threads, name, enter, failed=failed, alone_seconds=seconds, late=late)]
+            return [Pool(numbers, name, enter, failed=failed, alone_seconds=seconds, late=late)]
         if not _has_one_reader(settings, threads):
-            return [Pool(1, name, enter, first=number, failed=failed) for number in range(threads)]
+            return [Pool(numbers[n : n + 1], name, enter, failed=failed) for n in numbers]
         read = partial(_enter, setup._replace(num_workers=1))
         apply = partial(_enter, setup._replace(earlier_readers=()))
         return [
-            Pool(1, name, read, failed=failed),
-            Pool(threads - 1, name, apply, first=1, failed=failed),
+            Pool(numbers[:1], name, read, failed=failed),
+            Pool(numbers[1:], name, apply, failed=failed),
         ]
 
     def _alone_seconds(self, settings: Settings) -> float:
@@ -302,7 +304,7 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     return Limits(num_workers, settings.max_threads if cheap else num_workers, has_gil, least)
 
 
-def _begins_here(settings: Settings) -> bool:
+def _begins_here(settings: Settings, kept: Kept) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
     So it does as long as a batch costs less than handing it over, or threads were found to be
@@ -311,16 +313,17 @@ def _begins_here(settings: Settings) -> bool:
     """
     if runs_event_loop():
         return False
-    if settings.tuner.tries:
-        return not settings.tuner.number
-    if settings.tuner.prefers_here:
+    tuner, size = kept.tuner, kept.ticket_size
+    if tuner.tries:
+        return not tuner.number
+    if tuner.prefers_here:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
-    rows, size = rows or unknown, settings.ticket_size
+    rows = rows or unknown
     if not size.seconds:
         return settings.is_default
-    if not settings.tuner.number and settings.tuner.gains_nothing(size.seconds):
+    if not tuner.number and tuner.gains_nothing(size.seconds):
         return True
     return size.is_cheap(rows) or size.is_short(settings.batches, rows)
 

@@ -33,8 +33,6 @@ from threadloader._order.resume import has_ended
 from threadloader._order.sampler_pass import open_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._engine.settings import Settings
     from threadloader._loader.session import Session
     from threadloader._loader.state import State
@@ -132,33 +130,27 @@ def _plan(
     if workers is not None and (is_new or settings.replicated):
         undo.push(partial(session.kept_workers.give_up, workers))
     # 6. The feed, which plans the batches.
-    isolates = settings.isolate_rng and may_draw(settings)
-    feed = open_feed(
-        settings,
-        sampler_pass,
-        workers,
-        epoch_seeds,
-        position,
-        session.collation,
-        isolates=isolates,
-        share=share,
-    )
+    kept, isolates = session.kept, settings.isolate_rng and may_draw(settings)
+    if not isolates:
+        epoch_seeds = epoch_seeds._replace(samples=None)
+    feed = open_feed(settings, kept, sampler_pass, workers, epoch_seeds, position, share)
     undo.callback(feed.end)
-    counted = session.stats.begin_epoch()
+    counted = kept.stats.begin_epoch()
     undo.callback(counted.end)
     calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
     feed.start(calling)
     # 7. The iterator.
-    kind: Callable[..., Epoch] = Epoch
+    ends = None
     if votes is not None:
         with importing():
-            from threadloader._engine.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
+            from threadloader._engine.agreed_ends import AgreedEnds  # noqa: PLC0415  # for ranks only
 
-        kind = partial(AgreedEpoch, votes=votes)
-    window = Window(settings, feed, session.collation, session.stats, device)
-    maker = Maker(settings, window, workers, calling, session.stats, counted)
-    tally = Tally(session.skipped, position, settings.max_skipped)
-    epoch = kind(settings, window, maker, tally, epoch_seeds, position.batches)
+        ends = AgreedEnds(votes, counted)
+    window = Window(settings, kept, feed, device)
+    maker = Maker(settings, kept, window, workers, calling, counted)
+    in_step = ends is not None or (sampler_pass is not None and sampler_pass.sharded)
+    tally = Tally(kept.skipped, position, settings.max_skipped, in_step=in_step)
+    epoch = Epoch(settings, window, maker, tally, epoch_seeds, position.batches, ends)
     undo.callback(epoch.cancel)
     order = None if sampler_pass is None else sampler_pass.order
     session.add(epoch, LastEpoch(position, draws, order, dataset))

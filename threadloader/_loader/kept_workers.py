@@ -18,8 +18,8 @@ from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._engine.epoch import Epoch
+    from threadloader._engine.kept import Kept
     from threadloader._engine.settings import Settings
-    from threadloader._report.stats import Stats
     from threadloader._threads.pool import ThreadGroup
 
 
@@ -27,15 +27,15 @@ class KeptWorkers:
     """The workers and the epochs of one loader.
 
     Args:
-        stats: Counts what workers do.
+        kept: Of the loader.
 
     Threads:
         reuse, make, add: planner only.
         close, dismiss, forget, cancel: shared.
     """
 
-    def __init__(self, stats: Stats) -> None:
-        self._stats = stats
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
         self._original: Original | None = None  # what the workers of the last epoch have copied
         self._opens_once = False  # whether samples open what a process must not open twice
         # Kept for the next epoch; they may have been stopped.  Set here alone.
@@ -68,7 +68,7 @@ class KeptWorkers:
         elif workers.original is not None and not workers.original.is_current(settings):
             self.forget()  # an epoch that they load goes on with them
             return None
-        workers.begin_again(self._stats.latest)
+        workers.begin_again(self._kept.stats.latest)
         return workers
 
     def make(self, settings: Settings, base_seed: int) -> Workers:
@@ -93,7 +93,7 @@ class KeptWorkers:
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         original = None if settings.iterable else self._original_of(settings)
-        workers = Workers(settings, base_seed, self._stats, original, earlier)
+        workers = Workers(settings, self._kept, base_seed, original, earlier)
         if shared:
             self._readers = (*readers, workers.pools[0].thread_group)
         # Unless user code, called just now, has begun another epoch.

@@ -36,10 +36,8 @@ from threadloader._order.ranks import sampled_batches
 from threadloader._order.resume import Position, has_ended
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.seeds import Seeds
-from threadloader._order.tickets import TicketSize
 from threadloader._report.metrics import metrics_of
 from threadloader._report.reports import judged
-from threadloader._threads.tuner import Tuner
 from threadloader._worker.copy_rules import is_ours
 from threadloader.errors import checked_count
 
@@ -256,8 +254,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
             unsharded=unsharded,
             whole_batches=iterable or (batched and _torch.gives_whole_batches(dataset)),
             tunes_threads=tunes_threads,
-            ticket_size=TicketSize(),
-            tuner=Tuner(),
+            chunk_size=None,
             reported_length=None,  # samples; see `__len__`
         )
         mine["_is_plain"] = type(self) is ThreadLoader
@@ -290,8 +287,9 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
         if chunk_size is not None:
-            size = TicketSize(checked_count("chunk_size", chunk_size, at_least=1))
-            loader._fixed = loader._fixed._replace(ticket_size=size)
+            size = checked_count("chunk_size", chunk_size, at_least=1)
+            loader._fixed = loader._fixed._replace(chunk_size=size)
+            loader._begin_anew(loader._session.run)
         return loader
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
@@ -476,7 +474,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()
-        return self._session.statistics(self.num_workers, self._fixed.tuner)
+        return self._session.statistics(self.num_workers)
 
     def metrics(self, prefix: str = "loader/") -> dict[str, float]:
         """Return what was counted as numbers by their names, for a logger of metrics.
@@ -491,9 +489,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
     def verdict(self) -> Verdict:
         """Return what the loop waits for, by what was counted in the last epoch."""
         self._live_here()
-        return judged(
-            self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.shared_out
-        )
+        kept = self._session.kept
+        return judged(kept.stats, kept.tuner, self.num_workers > 0, self._fixed.shared_out)
 
     def trace(
         self, path: str | os.PathLike[str], *, limit: int = 500_000
@@ -521,7 +518,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
             msg = f"limit must be at least 1, not {limit}"
             raise ValueError(msg)
         self._live_here()
-        return recorded(path, self._session.stats, limit)
+        return recorded(path, self._session.kept.stats, limit)
 
     def resumes_after(self) -> int:
         """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
@@ -560,5 +557,4 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
 
     def _begin_anew(self, run: RunState) -> None:
         """Go on from where a run is, with a number of threads that is found anew."""
-        self._fixed = self._fixed._replace(tuner=Tuner())
         self._session = Session(self._settings(), run.carried_over())

@@ -19,6 +19,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.parts import attributes
 from threadloader._batch.ring import Ring
+from threadloader._engine.kept import Kept
 from threadloader._engine.skipped import SkippedSamples
 from threadloader._lifetime import importing
 from threadloader._loader.kept_workers import KeptWorkers
@@ -34,8 +35,10 @@ from threadloader._order.resume import (
 )
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._order.seeds import encoded_state, state_of
+from threadloader._order.tickets import TicketSize
 from threadloader._report.interval import interval_of
 from threadloader._report.stats import Stats, no_cache
+from threadloader._threads.tuner import Tuner
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -55,7 +58,6 @@ if TYPE_CHECKING:
     from threadloader._order.share import Share
     from threadloader._report.interval import Interval
     from threadloader._report.stats import Sums
-    from threadloader._threads.tuner import Tuner
     from threadloader.datasets._cached.cached import CacheUse
 
 
@@ -177,16 +179,19 @@ class Session:
         self.run = run
         self.advancing: Advancing | None = None
         self.window = settings.window
-        self.ring = new_ring(settings)
-        self.collation = new_collation(settings, self.ring)
+        self.kept = Kept(
+            stats=Stats(_use_of_cache(settings.dataset)),
+            skipped=SkippedSamples(),
+            tuner=Tuner(),
+            ticket_size=TicketSize(settings.chunk_size),
+            collation=new_collation(settings, new_ring(settings)),
+        )
         self._memory = settings.device, settings.pinned
-        self.stats = Stats(_use_of_cache(settings.dataset))
         _mark_stages_if_asked()
         with importing():
             import_module("numpy.random")  # which `np.random` would do, and takes a while
-        self.skipped = SkippedSamples()
         self._agreement: Agreement | None = None  # made where several ranks load
-        self.kept_workers = KeptWorkers(self.stats)
+        self.kept_workers = KeptWorkers(self.kept)
         self._epoch: Callable[[], Epoch | None] = lambda: None  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
 
@@ -220,11 +225,10 @@ class Session:
         """Make the ring and the collation anew, if these settings need others."""
         self.window = settings.window
         memory = settings.device, settings.pinned
-        moved = self._memory != memory
-        ring = new_ring(settings) if moved else self.ring
-        if moved or not self.collation.is_made_of(settings.collate_fn, settings.output):
-            collation = new_collation(settings, ring)
-            self.ring, self._memory, self.collation = ring, memory, collation
+        moved, before = self._memory != memory, self.kept.collation
+        if moved or not before.is_made_of(settings.collate_fn, settings.output):
+            ring = new_ring(settings) if moved else before.ring
+            self._memory, self.kept.collation = memory, new_collation(settings, ring)
 
     def restore_dataset(self, settings: Settings, saved: State | None) -> Any:
         """Give the user's dataset its state in ``saved``, before anything is copied or started.
@@ -310,7 +314,7 @@ class Session:
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
         self.kept_workers.close()
-        self.ring.clear()
+        self.kept.collation.ring.clear()
 
     def state(self, settings: Settings) -> dict[str, Any]:
         """Return the parts of a state that follow from the current epoch, or from the next.
@@ -342,23 +346,22 @@ class Session:
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
-    def statistics(self, workers: int, tuner: Tuner) -> Statistics:
+    def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far.
 
         Args:
             workers: Threads that the user chose, or those of the beginning.
-            tuner: Says how many run.
         """
-        stats = self.stats
+        stats, tuner, collation = self.kept.stats, self.kept.tuner, self.kept.collation
         begun = workers and tuner.limits.most  # not before the first epoch
         running = tuner.number if begun else workers
         last_epoch = self._epoch()
         _, planned, done = (0, 0, 0) if last_epoch is None else last_epoch.moment()
-        skipped_count, skipped = self.skipped.count_and_latest()
+        skipped_count, skipped = self.kept.skipped.count_and_latest()
         return Statistics(
             workers=max(workers, running),
             running=running,
-            window=self.collation.depth.most(self.window),
+            window=collation.depth.most(self.window),
             planned=planned,
             done=done,
             totals=stats.total(),
@@ -366,7 +369,7 @@ class Session:
             recent=interval_of(*stats.recent(), running),
             epochs=stats.epochs,
             cache=stats.cache_use(),
-            slots=self.ring.statistics(),
+            slots=collation.ring.statistics(),
             skipped=skipped,
             skipped_count=skipped_count,
         )

@@ -35,7 +35,7 @@ class EpochSeeds(NamedTuple):
     """The seeds of all random numbers in one epoch."""
 
     workers: int  # the base seed: a worker's own seed is this plus its number
-    samples: int  # for the streams of samples and batches
+    samples: int | None  # for the streams of samples and batches; None where they draw from none
     common: int = 0  # of all ranks and workers: for a pass over an iterable dataset
 
 

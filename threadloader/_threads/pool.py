@@ -303,11 +303,9 @@ class Pool(Generic[W]):
     """Threads, started on the first `put`.
 
     Args:
-        size: Threads to begin with, at least 1.
-        name: Prefix of the threads' names, which become ``<name>-<role>-<n>``.
+        numbers: Of the threads to begin with, at least one.
+        name: Prefix of the threads' names, which become ``<name>-<n>``.
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
-        first: The number of the first thread.
-        role: Of its threads, as their names say.
         failed: Called with the number and the error of a thread that ends by an error (its context
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
@@ -324,24 +322,21 @@ class Pool(Generic[W]):
 
     def __init__(
         self,
-        size: int,
+        numbers: range,
         name: str,
         enter: Callable[[int], AbstractContextManager[W]],
         *,
-        first: int = 0,
-        role: str = "worker",
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
         alone_seconds: float = 0.0,
         late: bool = False,
     ) -> None:
-        self._size = size
-        self._first = first
+        self._numbers = numbers
         self._failed = _raise if failed is None else failed
         self.thread_group: ThreadGroup[W] = ThreadGroup(exit_seconds, alone_seconds)
         # Nothing in it refers to the pool.
         self._make: Callable[[int], Thread] = partial(
-            _thread, self.thread_group, f"{name}-{role}", enter, self._failed, late
+            _thread, self.thread_group, name, enter, self._failed, late
         )
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
@@ -367,14 +362,14 @@ class Pool(Generic[W]):
             ClosedError: The pool was stopped, or the interpreter exits.
             RuntimeError: A thread can't be started; those that there are go on.
         """
-        begun = self._size
+        first, begun = self._numbers.start, len(self._numbers)
         if begun < threads:
-            self._size = threads
+            self._numbers = range(first, first + threads)
             if not self._to_start:
                 try:
                     self._start_threads(begun)
                 finally:
-                    self._size = len(self.threads)
+                    self._numbers = range(first, first + len(self.threads))
         self.thread_group.run_at_most(threads)
 
     def stop(self) -> None:
@@ -430,7 +425,7 @@ class Pool(Generic[W]):
             self.stop()
             if self._failed is not _raise:  # other epochs may wait for these threads
                 reported = error if isinstance(error, Exception) else ClosedError(STOPPED)
-                self._failed(self._first + len(self.threads), reported)
+                self._failed(self._numbers.start + len(self.threads), reported)
             raise
 
     def _start_threads(self, begun: int) -> None:
@@ -440,7 +435,7 @@ class Pool(Generic[W]):
             begun: How many there are.
         """
         group = self.thread_group
-        numbers = range(self._first + begun, self._first + self._size)
+        numbers = self._numbers[begun:]
         threads = list(map(self._make, numbers))
         # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
         # sets its flag first, and then looks who runs.  So one of the two sees the other.
