@@ -77,20 +77,12 @@ class Collation:
         self.function = collate_fn
         self._pin = pin
         convert: Callable[[Any], Any] = _torch.tensor_of if self._tensors else np.asarray
-        ordinary = memory is None
         memory = partial(LeasedMemory, ring, convert) if memory is None else memory
-        self._direct_path = DirectPath(self.function, memory, pin, at_once=ordinary)
+        self._direct_path = DirectPath(self.function, memory, pin)
 
     def is_made_of(self, collate_fn: Callable[[Any], Any] | None, output: Output) -> bool:
         """Whether these are the function and the output that it was made for."""
         return self._made_of[0] is collate_fn and self._made_of[1] == output
-
-    def path_at_once(self, rows: int) -> DirectPath | None:
-        """Return the direct path if a batch of ``rows`` samples may be made on it at once."""
-        path = self._direct_path
-        if not (self.direct and path.makes(rows)) or (self._tensors and _torch.is_extended()):
-            return None
-        return path
 
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Any = object()
-# A batch of so many bytes, or fewer, is written at once by the path alone.
-AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
 
@@ -37,12 +35,10 @@ class DirectPath:
         function: The default collate function, for batches that do not fit.
         memory: Makes the memory of a batch of so many rows.
         pin: Puts a batch of the collate function's into page-locked memory; None for nothing.
-        at_once: Whether the calling thread may make small batches without tickets.
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        layout_of, layout_of_rows, note_fit, learn: worker.
-        makes, make: consumer.
+        layout_of, layout_of_rows, learn: worker.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -52,15 +48,12 @@ class DirectPath:
         function: Callable[[Any], Any],
         memory: Callable[[Layout, int], BatchMemory],
         pin: Callable[[Any], Any] | None,
-        *,
-        at_once: bool,
     ) -> None:
         self.function = function
-        self._at_once = at_once
         self.memory = memory
         self.pin = pin
-        self._layout: Layout | None = None
-        self._misfits = 0  # batches in a row that did not fit any one layout
+        self.layout: Layout | None = None  # of the last batch that had one
+        self.misfits = 0  # batches in a row that did not fit any one layout
         self._pause = 0  # batches until the path is tried again
 
     def admits_next(self) -> bool:
@@ -70,57 +63,29 @@ class DirectPath:
             self._pause = pause - 1
         return pause <= 0
 
-    def makes(self, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples is expected to be one for `make`."""
-        layout = self._layout
-        if layout is None or not self._at_once or self._pause > 0:
-            return False
-        nbytes = sum([place.nbytes for place in layout.places(rows) if place is not None])
-        return nbytes <= AT_ONCE_NBYTES
-
-    def make(self, samples: list[Any] | Rows) -> tuple[Any, int] | None:
-        """Return the batch of all its samples, and its bytes; None if they do not fit."""
-        layout = self._layout
-        if layout is None:
-            return None
-        memory = self.memory(layout, len(samples))
-        if isinstance(samples, Rows):
-            fits = samples.write(layout, memory.fields, 0, len(samples))
-        else:
-            fits = layout.write(samples, memory.fields, 0)
-        if not fits:
-            memory.release()
-            return None
-        self.note_fit()
-        return layout.batch(memory.take()), memory.nbytes
-
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
-        layout = self._layout
+        layout = self.layout
         if layout is None or not layout.fits(sample):
             layout = infer(sample)
             if layout is not None:
-                self._layout = layout
+                self.layout = layout
         return layout
 
     def layout_of_rows(self, rows: Rows) -> Layout:
         """Return the layout of a batch of ``rows``."""
-        self._layout = layout = rows.arrays.layout
+        self.layout = layout = rows.arrays.layout
         return layout
-
-    def note_fit(self) -> None:
-        """Note that a batch fitted its layout."""
-        self._misfits = 0
 
     def learn(self, samples: Any) -> None:
         """Learn from a batch that did not fit its layout."""
         layout = infer(samples[0]) if isinstance(samples, list) and samples else None
         if layout is not None and all(infer(sample) == layout for sample in samples):
-            self._layout, self._misfits = layout, 0
+            self.layout, self.misfits = layout, 0
             return
         # Ragged by nature, or not for the direct path at all: try ever more rarely.
-        self._misfits += 1
-        self._pause = min(MAX_PAUSE, 2**self._misfits)
+        self.misfits += 1
+        self._pause = min(MAX_PAUSE, 2**self.misfits)
 
 
 class DirectFilling(Filling):
@@ -159,6 +124,8 @@ class DirectFilling(Filling):
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._object = samples
             return
+        if len(samples) == self._rows and self._write_whole(samples):
+            return
         laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
         if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
             # Setting a key is atomic on both builds, and each ticket has a first row of its own.
@@ -170,7 +137,7 @@ class DirectFilling(Filling):
             return False
         if self._object is not _NOTHING:
             return False
-        self._path.note_fit()
+        self._path.misfits = 0
         return True
 
     def finish(
@@ -180,7 +147,7 @@ class DirectFilling(Filling):
         """Collate the batch if some samples do not fit; see `Filling`."""
         left_out, rows = self._left_out, None
         if self._object is _NOTHING and not left_out and self._write_rest():
-            self._path.note_fit()
+            self._path.misfits = 0
             return None
         samples = self._gather() if self._object is _NOTHING else self._object
         self.release()
@@ -223,6 +190,18 @@ class DirectFilling(Filling):
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].retire()
+
+    def _write_whole(self, samples: list[Any]) -> bool:
+        """Write all rows, whose only ticket this is, if they are as those of the last batches."""
+        layout = self._path.layout
+        if layout is None:
+            return False
+        memory = self._path.memory(layout, self._rows)
+        if not layout.write(samples, memory.fields, 0):
+            memory.release()
+            return False
+        self.nbytes, self._laid_out = memory.nbytes, (layout, memory)
+        return True
 
     def _lay_out_like(
         self, layout_of: Callable[[Any], Layout | None], sample: Any

@@ -92,7 +92,8 @@ class LeasedMemory(BatchMemory):
         self._convert = convert
         places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
-        self._slots = ring.take(sizes, self) if sizes else ()
+        if sizes:
+            self._slots = ring.take(sizes, self)
         slots = iter(self._slots)
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []

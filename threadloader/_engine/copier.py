@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.filling import DeviceBatch, Filling
-    from threadloader._engine.open_batch import OpenBatch
+    from threadloader._engine.open_batch import FailedBatch, OpenBatch
     from threadloader._engine.progress import Progress
     from threadloader._threads.pool import ThreadGroup
     from threadloader._torch.device import Device, Event
@@ -134,7 +134,7 @@ class Copier:
             self.inbox.put(_BatchTaken(reached))
         return device_batch
 
-    def drop(self, batch: OpenBatch) -> None:
+    def drop(self, batch: OpenBatch | FailedBatch) -> None:
         """Make room for one more batch if ``batch`` has arrived and was not taken."""
         if batch.on_device is not None:
             batch.on_device = None

@@ -240,14 +240,14 @@ class Worker:
         counters: Its own; nobody else writes them.
         fetcher: Gives it samples of its own copy of the dataset.
         collate_fn: Its copy; None for the user's own function.
-        adopt: Called before a job, in a thread that may be kept; nothing in the calling thread.
+        adopt: Called before a job, in a thread that may be kept; None in the calling thread.
         learns: Called after its first job; None for nothing.
 
     Threads:
         all: its own thread.
     """
 
-    __slots__ = ("_learns", "adopt", "collate_fn", "counters", "fetcher", "number", "place")
+    __slots__ = ("adopt", "collate_fn", "counters", "fetcher", "learns", "number", "place")
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Worker:
         counters: Counters,
         fetcher: Fetches,
         collate_fn: Any = None,
-        adopt: Callable[[], None] = lambda: None,
+        adopt: Callable[[], None] | None = None,
         learns: Callable[[], None] | None = None,
     ) -> None:
         self.number = number
@@ -265,10 +265,10 @@ class Worker:
         self.fetcher = fetcher
         self.collate_fn = collate_fn
         self.adopt = adopt
-        self._learns = learns
+        self.learns = learns
 
     def learn(self) -> None:
         """Let the others have what its first job has loaded."""
-        learns, self._learns = self._learns, None
+        learns, self.learns = self.learns, None
         if learns is not None:
             learns()

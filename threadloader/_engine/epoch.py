@@ -284,8 +284,7 @@ class Epoch(TorchNames, Iterator[Any]):
             RuntimeError: It takes longer than the timeout; the next call waits again.
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
-        made = batch = due = None
-        window = self._window
+        batch = due = None
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
@@ -294,25 +293,20 @@ class Epoch(TorchNames, Iterator[Any]):
             if self._ended:
                 raise StopIteration
             self._check()
-            if window.here and self._copier is None and not window.batches:
-                made = self._maker.make_next()
-                if made is not None:
-                    self._counted.batches += 1
-                    return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
-                if not self._goes_on(batch):
-                    self._end()
-                if batch is None and self._ends is not None:
+                if self._ends is not None and self._repeats(self._ends, batch):
                     self._counted.batches += 1
                     return self._ends.repeat, None, None
+                if batch is None:
+                    self._end()
                 self._take_out(batch)
                 due = self._delivery_of(batch)
                 if due is None:
                     self._feed.count(batch.count_as, returned=False)
             return due
         finally:
-            self = made = batch = due = window = DROPPED
+            self = batch = due = DROPPED
 
     def _check(self) -> None:
         """Raise an error where no batch can come."""
@@ -322,12 +316,10 @@ class Epoch(TorchNames, Iterator[Any]):
             msg = "a sample can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
 
-    def _goes_on(self, batch: OpenBatch | FailedBatch | None) -> bool:
-        """Whether the epoch goes on with a batch; None after the last one."""
-        if self._ends is None:
-            return batch is not None
+    def _repeats(self, ends: AgreedEnds, batch: OpenBatch | FailedBatch | None) -> bool:
+        """Whether this rank has no batch left, and others go on; end the epoch if none does."""
         try:
-            goes_on = self._ends.goes_on(batch)
+            goes_on = ends.goes_on(batch)
         except RankError:
             if batch is None:
                 self._ended = True
@@ -335,7 +327,9 @@ class Epoch(TorchNames, Iterator[Any]):
             raise
         if not goes_on and self._progress.cancelled:
             raise self._closed()
-        return goes_on
+        if not goes_on:
+            self._end()
+        return batch is None
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch | None:
         """Return the next batch in flight once it is done; None after the last.
@@ -352,12 +346,10 @@ class Epoch(TorchNames, Iterator[Any]):
             if head is None:
                 return None
             if not (head.done and self._begun and self._copier is None):
-                if self._window.here and not self._maker.draining and isinstance(head, OpenBatch):
-                    self._maker.work_here(head)
+                if self._window.here and isinstance(head, OpenBatch) and not head.given:
+                    self._maker.make(head)
                 if self._threads is not None or self._copier is not None:
                     head = self._await(head)
-            if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
-                self._counted.batches += 1
             return head
         finally:
             self = head = DROPPED
@@ -436,21 +428,21 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
         """Return the delivery of a batch; None if it is empty."""
-        if isinstance(batch, FailedBatch):
-            return batch.take, None, batch.failure
-        if batch.skipped:
+        if isinstance(batch, OpenBatch) and batch.skipped:
             excess = self._tally.add(batch)
             # A sample too many that was left out is raised in the place of the batch.
             batch.failure = batch.failure or excess
-        if batch.failure is not None:
+        if batch.failure is None and batch.empty:
+            return None
+        self._counted.batches += 1
+        if isinstance(batch, FailedBatch) or batch.failure is not None:
             if self._copier is not None:
                 self._copier.drop(batch)
             return batch.take, batch.count_as, batch.failure
-        if batch.empty:
-            return None
         nbytes = batch.filling.nbytes
-        self._window.depth.delivered(nbytes)
         self._counted.nbytes += nbytes
+        if self._threads is not None:
+            self._window.depth.delivered(nbytes)
         take = batch.filling.take
         if self._copier is not None:
             take = partial(self._take_copy, self._copier, batch)

@@ -6,12 +6,11 @@ that a state saved later goes on after them.
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from threadloader._engine.open_batch import OpenBatch, Pipeline, make_at_once, work_here
-from threadloader._lifetime import DROPPED, importing
+from threadloader._engine.open_batch import OpenBatch, Pipeline
+from threadloader._lifetime import importing
 from threadloader._order.planner import Planner
 from threadloader.errors import StateError
 
@@ -123,7 +122,7 @@ class SamplerFeed:
             self._planner.start()
 
     def draw_ahead(self, batches: int) -> None:
-        """Draw from the sampler until so many batches are there for `make_next` and `plan`."""
+        """Draw from the sampler until so many batches are there for `plan`."""
         ahead = self._ahead
         while len(ahead) < batches and not (ahead and ahead[-1] is None):
             try:
@@ -131,31 +130,11 @@ class SamplerFeed:
             except Exception as error:  # noqa: BLE001  # raised in its turn
                 ahead.append(error)
 
-    def make_next(
-        self, calling: CallingThread, progress: Progress
-    ) -> tuple[Any, PlannedBatch] | None:
-        """Return what `make_at_once` makes of the next batch in the calling thread, and its plan.
-
-        Returns:
-            None after the last, or where none is made at once.
-
-        Raises:
-            Exception: What the sampler raises; the next call goes on with what it yields then.
-        """
-        plan = None
-        try:
-            plan = self._draw()
-            if plan is None:
-                return None
-            return calling.call(make_at_once, plan, self._pipeline, progress), plan
-        finally:
-            self = calling = plan = progress = DROPPED  # an error of a sample keeps this frame
-
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Return the next batch, which nobody has begun to make; None after the last.
 
         Raises:
-            Exception: As `make_next`.
+            Exception: What the sampler raises; the next call goes on with what it yields then.
         """
         plan = self._draw()
         return None if plan is None else OpenBatch(plan, self._pipeline, progress)
@@ -163,20 +142,9 @@ class SamplerFeed:
     def give(self, batch: OpenBatch) -> None:
         """Give a batch to the workers, or what the calling thread has left of it."""
         if self._pool is not None:
+            batch.begin()
+            batch.given = True
             self._pool.put(batch)
-
-    def work(self, calling: CallingThread, batch: OpenBatch, until: float = math.inf) -> None:
-        """Make a batch in the calling thread.
-
-        Args:
-            calling: The calling thread.
-            batch: The batch.
-            until: On `perf_counter`; then the tickets that are left are not begun.
-        """
-        try:
-            calling.call(work_here, batch, until)
-        finally:
-            self = calling = batch = DROPPED  # noqa: F841  # the same
 
     def done(self, batch: OpenBatch) -> None:
         """Do nothing for a batch that is done and was taken out of the window."""

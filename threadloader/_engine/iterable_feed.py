@@ -5,13 +5,11 @@ So the order of batches depends on the data alone, not on which replica is fast.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadloader._engine.iterable_reader import IterableBatch, IterableReader, read
-from threadloader._lifetime import DROPPED
+from threadloader._engine.iterable_reader import IterableBatch, IterableReader
 from threadloader._order.resume import Lane
 from threadloader._order.share import Part, named_ranks
 from threadloader._threads.pool import SingleJob
@@ -92,9 +90,6 @@ class IterableFeed:
     def draw_ahead(self, batches: int) -> None:
         """Do nothing: there is no sampler; see `SamplerFeed`."""
 
-    def make_next(self, *_: Any) -> None:
-        """Make nothing at once: a batch is read when it is worked on; see `SamplerFeed`."""
-
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `SamplerFeed`."""
         turns = self._turns  # another thread may end the feed meanwhile
@@ -116,21 +111,9 @@ class IterableFeed:
     def give(self, batch: OpenBatch) -> None:
         """Have a batch read; see `SamplerFeed`."""
         if self._pools and isinstance(batch, IterableBatch):
-            job = partial(read, batch=batch, hand_on=self._hand_on)
+            batch.given = True
+            job = partial(batch.make, hand_on=self._hand_on)
             self._pools[batch.reader.number].put(SingleJob(job))
-
-    def work(
-        self,
-        calling: CallingThread,
-        batch: OpenBatch,
-        until: float = math.inf,  # noqa: ARG002
-    ) -> None:
-        """Read and collate a batch in the calling thread; see `SamplerFeed`."""
-        try:
-            if isinstance(batch, IterableBatch):
-                calling.call(read, batch)
-        finally:
-            self = calling = batch = DROPPED  # noqa: F841  # an error of the dataset keeps this frame
 
     def done(self, batch: OpenBatch) -> None:
         """Plan no more of a replica that has ended; see `SamplerFeed`."""

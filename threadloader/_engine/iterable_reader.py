@@ -10,12 +10,13 @@ to apply a transform.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from inspect import isgenerator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._engine.open_batch import OpenBatch, work_here
+from threadloader._engine.open_batch import OpenBatch
 from threadloader._lifetime import DROPPED
 from threadloader._order.resume import (
     Checkpoint,
@@ -284,62 +285,65 @@ class IterableBatch(OpenBatch):
         progress: Progress,
     ) -> None:
         unread = PlannedBatch(sequence, (), None, label="row")
-        super().__init__(unread, pipeline, progress, begin=False)
+        super().__init__(unread, pipeline, progress)
         self.reader = reader
         self.number = number  # among the batches of its reader
         self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
         self.follows_failure = False  # whether the reading of the one before has failed
 
+    def make(self, worker: Worker, hand_on: Callable[[OpenBatch], None] | None = None) -> None:
+        """Read the batch, and collate it.
+
+        Args:
+            worker: The one that reads.
+            hand_on: Takes the batch when it was read; None: the thread that read it collates it.
+        """
+        samples = None
+        counters, progress = worker.counters, self.progress
+        try:
+            if progress.cancelled:
+                return
+            if worker.adopt is not None:
+                worker.adopt()
+            counters.task, counters.task_began = (self.plan,), (started := perf_counter())
+            timing = counters.begin_timing() if started >= counters.timing_due else None
+            samples = _samples(self)
+            self.checkpoint = self.reader.checkpoint
+            counters.fetch_seconds += (read := perf_counter()) - started
+            if timing is not None:
+                counters.timed(read, timing)
+            rows = range(len(samples or ()))
+            position = self.reader.position - len(rows)
+            self.plan = PlannedBatch(self.plan.sequence, rows, samples, position, label="row")
+            if samples is None:
+                self.exhausted, self.follows_failure = True, self.reader.failed
+                progress.collated(self, None)
+                return
+            self.reader.failed = False
+            if hand_on is None:
+                super().make(worker)
+            else:
+                self.begin()
+                with suppress(ClosedError):  # the other threads have ended: nobody waits for it
+                    hand_on(self)
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            self.reader.failed = True
+            progress.collated(self, failure_of(error, None, self.plan, worker.place))
+        finally:
+            samples = counters.task = None
+            self = progress = hand_on = DROPPED
+
+    def try_to_make(self, worker: Worker, until: float = math.inf) -> None:  # noqa: ARG002
+        """Make the batch, all of it: it has one reader."""
+        try:
+            self.make(worker)
+        finally:
+            self = DROPPED  # an error of the dataset keeps this frame
+
     @property
     def count_as(self) -> IterableBatch:
         """Itself; see `OpenBatch`."""
         return self
-
-
-def read(
-    worker: Worker, batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None = None
-) -> None:
-    """Read one batch.
-
-    Args:
-        worker: The one that reads.
-        batch: The batch.
-        hand_on: Takes the batch when it was read; None: the thread that read it collates it.
-    """
-    samples = plan = None
-    counters, progress = worker.counters, batch.progress
-    try:
-        if progress.cancelled:
-            return
-        worker.adopt()
-        counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
-        timing = counters.begin_timing() if started >= counters.timing_due else None
-        samples = _samples(batch)
-        batch.checkpoint = batch.reader.checkpoint
-        counters.fetch_seconds += (read := perf_counter()) - started
-        if timing is not None:
-            counters.timed(read, timing)
-        rows = range(len(samples or ()))
-        position = batch.reader.position - len(rows)
-        plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
-        if samples is None:
-            batch.plan, batch.exhausted = plan, True
-            batch.follows_failure = batch.reader.failed
-            progress.collated(batch, None)
-            return
-        batch.reader.failed = False
-        batch.begin(plan)
-        if hand_on is None:
-            work_here(worker, batch)
-        else:
-            with suppress(ClosedError):  # the other threads have ended: nobody waits for it
-                hand_on(batch)
-    except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        batch.reader.failed = True
-        progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
-    finally:
-        samples = plan = counters.task = None
-        batch = progress = hand_on = DROPPED
 
 
 def _samples(batch: IterableBatch) -> list[Any] | None:

@@ -12,8 +12,9 @@ import math
 from collections import deque
 from contextlib import suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from threadloader._engine.open_batch import OpenBatch
 from threadloader._engine.workers import runs_event_loop
 from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
@@ -21,7 +22,6 @@ from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._engine.kept import Kept
-    from threadloader._engine.open_batch import OpenBatch
     from threadloader._engine.settings import Settings
     from threadloader._engine.window import Window
     from threadloader._engine.workers import CallingThread, Workers
@@ -114,50 +114,28 @@ class Maker:
         """Return what a sample takes in the calling thread, collating included; 0 if unknown."""
         return min(self._took) / self._rows if self._took and self._rows else 0.0
 
-    def make_next(self) -> tuple[Any, Any] | None:
-        """Return the next batch, made at once, and what the feed counts it as.
-
-        Returns:
-            None where it can't be made at once: then it is in flight, if there is one.
-        """
-        plan = made = None
-        if self._progress.cancelled or not self._makes_at_once():
-            return None
-        started, nbytes = perf_counter(), self.counted.nbytes
+    def make(self, batch: OpenBatch) -> None:
+        """Make a batch in the calling thread, or let workers make it and those that follow."""
         try:
             self.making = True
-            made, plan = self._feed.make_next(self.calling, self._progress) or (None, None)
-            if plan is not None and isinstance(made, tuple):
-                self._note(len(plan.indices), perf_counter() - started)
-                if self.threads is not None:
-                    self.window.go_ahead()  # first, as where threads make the batch
-                    self.window.depth.delivered(self.counted.nbytes - nbytes)
-                return made[0], plan
-            if made is not None:
-                self.window.batches.append(made)
-            return None
-        except Exception as error:  # noqa: BLE001  # raised in the batch's place
-            self.window.put_error(error)
-            return None
+            if self._stays:
+                self.calling.call(batch.make)
+            elif self._is_here():
+                self._make(batch, perf_counter())
         finally:
             self.making = False
-            self = plan = made = DROPPED  # an error keeps this frame
+            self = batch = DROPPED  # an error of a sample keeps this frame
 
-    def _makes_at_once(self) -> bool:
-        """Whether the calling thread makes the next batch, and no worker may have to end it."""
+    def _is_here(self) -> bool:
+        """Whether the calling thread makes the next batch, by what is known of its samples."""
         if self.draining:
             self.draining = False
             self.tuner.begin_again()
-        if self._stays:
-            return True
         if self.entered >= self.due():
             self.tune()
-            if not self.window.here:
-                return False
-        if not self._goes_on() and self._leave(self._sample_seconds()):
-            return False
-        # The first one may take long, and others while none is known to be fast: see `work_here`.
-        return self._made > 0 and not self.tuner.tries_none
+        if self.window.here and not self._goes_on():
+            self._leave(self._sample_seconds())
+        return self.window.here
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
@@ -182,54 +160,54 @@ class Maker:
             self._took.append(seconds)
         self._made += 1
 
-    def work_here(self, head: OpenBatch) -> None:
+    def _make(self, batch: OpenBatch, started: float) -> None:
         """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
-        feed, calling = self._feed, self.calling
-        rows, started = len(head.plan.indices), perf_counter()
         try:
-            self.making = True
-            limited = not (self._stays or self.tuner.prefers_here)
+            rows = len(batch.plan.indices)
+            # The first one may take long, and others while none is known to be fast.
+            if self._made and not self.tuner.tries_none:
+                self.calling.call(batch.make)
+                self._note(rows, perf_counter() - started)
+                return
             bears = self.tuner.bears(rows)
-            until = started + max(INLINE_SECONDS, bears) if limited else math.inf
-            feed.work(calling, head, until)
-            if not head.done:
-                self._hand_over(head)
+            until = math.inf if self.tuner.prefers_here else started + max(INLINE_SECONDS, bears)
+            self.calling.call(batch.try_to_make, until)
+            if not batch.done:
+                self._hand_over(batch)
                 return
             seconds = perf_counter() - started
             left = (self._to_plan - self._made - 1) * seconds
             long = seconds > max(ONE_TICKET_SECONDS, bears) and left >= START_SECONDS
-            if limited and long:
+            if long and not self.tuner.prefers_here:
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
                 self._leave(seconds / (rows or 1))
             self._note(rows, seconds)
         finally:
-            self.making = False
-            self = head = feed = calling = DROPPED  # an error of a sample keeps this frame
+            self = batch = DROPPED  # the same
 
     def _hand_over(self, head: OpenBatch) -> None:
         """Make the rest of a batch, by workers if its samples take long."""
-        feed, calling = self._feed, self.calling
+        calling = self.calling
         counters, rows = calling.worker.counters, len(head.plan.indices)
         try:
             samples, started = counters.samples, perf_counter()
-            feed.work(calling, head, started + INLINE_SECONDS)
+            calling.call(head.try_to_make, started + INLINE_SECONDS)
             samples = counters.samples - samples
             seconds = (perf_counter() - started) / samples if samples else math.inf
             left = (self._to_plan - self._made) * rows * seconds
             short = left < START_SECONDS or self.tuner.gains_nothing(seconds)
             ends = short or head.done or head.failure is not None or self._progress.cancelled
-            if ends or not self._leave(seconds, head):
-                feed.work(calling, head)
+            if ends or not self._leave(seconds):
+                calling.call(head.try_to_make)
                 self._note(rows, perf_counter() - started)
         finally:
-            self = head = feed = calling = DROPPED  # the same
+            self = head = calling = DROPPED  # the same
 
-    def _leave(self, seconds: float, begun: OpenBatch | None = None) -> bool:
+    def _leave(self, seconds: float) -> bool:
         """Let workers make the batches from here on; return False if there are none.
 
         Args:
             seconds: That a sample takes, as far as is known.
-            begun: The batch whose rest is for them.
         """
         workers = self.threads
         if workers is None:
@@ -238,9 +216,10 @@ class Maker:
         if not self.tuner.number or not self._tunes:
             self.tuner.leave(seconds)
         self._resize(workers)
-        if begun is not None:
+        for batch in list(self.window.batches):  # one at most, or the rest of it
             with suppress(ClosedError):  # by another thread: who waits finds that out
-                self._feed.give(begun)
+                if isinstance(batch, OpenBatch) and not (batch.given or batch.done):
+                    self._feed.give(batch)
         self.window.fill()
         return True
 

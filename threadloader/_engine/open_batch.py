@@ -10,12 +10,10 @@ not reused before.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from threadloader._batch.array_rows import Rows
 from threadloader._engine.progress import Awaited
 from threadloader._lifetime import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
@@ -30,7 +28,6 @@ from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._batch.direct_filling import DirectPath
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._engine.copies import Worker
     from threadloader._engine.progress import Progress
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from threadloader._threads.pool import Job
     from threadloader._torch.device import Event
     from threadloader._worker.failure import OnError
-    from threadloader._worker.fetcher import Fetched
 
 
 class Pipeline(NamedTuple):
@@ -64,8 +60,8 @@ class OpenBatch(Awaited):
     __slots__ = (
         "_cutter",
         "exhausted",
-        "fetched",
         "filling",
+        "given",
         "on_device",
         "pipeline",
         "plan",
@@ -73,29 +69,27 @@ class OpenBatch(Awaited):
         "skipped",
     )
 
-    # These, and the missing rows, are set by `begin`: of an iterable's batch only when it was read.
+    # These, and the missing rows, are set when the work on it begins.
     filling: Filling
     _cutter: TicketCutter
 
-    def __init__(
-        self, plan: PlannedBatch, pipeline: Pipeline, progress: Progress, *, begin: bool = True
-    ) -> None:
-        super().__init__()
+    def __init__(self, plan: PlannedBatch, pipeline: Pipeline, progress: Progress) -> None:
+        self.done = self.arrived = False
+        self.failure = None
         self.plan = plan
+        self.given = False  # whether workers have it
         self.exhausted = False  # whether there was nothing to read; it is not delivered then
         self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
         # On its way to the device; set by the copier, if there is one.
         self.on_device: tuple[DeviceBatch, Event] | None = None
         self.pipeline = pipeline
         self.progress = progress
-        self.fetched: list[Fetched] = []  # of its only ticket, if that was fetched before
-        if begin:
-            self.begin(plan)
 
-    def begin(self, plan: PlannedBatch) -> None:
-        """Make the batch ready for its rows; called once, before the pool has it."""
-        pipeline, progress = self.pipeline, self.progress
-        self.plan = plan
+    def begin(self) -> None:
+        """Cut the batch into tickets; called before the pool has it.  Idempotent."""
+        if hasattr(self, "_cutter"):
+            return
+        plan, pipeline, progress = self.plan, self.pipeline, self.progress
         self.filling = pipeline.collation.open(len(plan.indices))
         self.missing = len(plan.indices)
         progress.begun(self)
@@ -129,6 +123,33 @@ class OpenBatch(Awaited):
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
 
+    def make(self, worker: Worker) -> None:
+        """Make the batch by its only ticket, in the calling thread; nobody else has it."""
+        plan = self.plan
+        try:
+            rows = len(plan.indices)
+            self.filling = self.pipeline.collation.open(rows)
+            _work(self, Ticket(plan, 0, rows), worker)
+        finally:
+            self = plan = DROPPED
+
+    def try_to_make(self, worker: Worker, until: float = math.inf) -> None:
+        """Make the batch in the calling thread, ticket by ticket; others may do the rest.
+
+        Args:
+            worker: The calling thread.
+            until: On `perf_counter`; the tickets that are left then are not begun.
+        """
+        job = None
+        try:
+            self.begin()
+            while (job := self.claim()) is not None:
+                job(worker)
+                if perf_counter() >= until:
+                    break
+        finally:
+            self = job = DROPPED
+
     def take(self) -> Any:
         """Return the batch, which is done without a failure."""
         return self.filling.take()
@@ -145,7 +166,8 @@ def _work(batch: OpenBatch, ticket: Ticket, worker: Worker) -> None:
         if tracer is not None:
             of_batch = ticket.batch.sequence
             tracer.begin("ticket", progress.key, of_batch, ticket.start, ticket.stop)
-        worker.adopt()
+        if worker.adopt is not None:
+            worker.adopt()
         if failure is None or ticket.start < failure.row:
             failure = _fill(batch, ticket, worker, tracer)
         # Rows need not be counted where one ticket has them all.
@@ -176,7 +198,7 @@ def _fill(
         singly = not (pipeline.whole_batches or pipeline.gathers)
         if tracer is not None:
             tracer.begin("fetch")
-        samples, failed = _fetch(batch, ticket, worker, singly=singly)
+        samples, failed = worker.fetcher.fetch(ticket, batch.progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
         if failed is not None:
             failure = _fill_without_failed(batch, ticket, samples, failed, worker)
@@ -206,16 +228,6 @@ def _fill(
         batch = ticket = pipeline = DROPPED
 
 
-def _fetch(batch: OpenBatch, ticket: Ticket, worker: Worker, *, singly: bool) -> Fetched:
-    """Return the samples of a ticket; see `Fetcher.fetch`."""
-    try:
-        if batch.fetched:
-            return batch.fetched.pop()
-        return worker.fetcher.fetch(ticket, batch.progress, batch.pipeline.seed, singly=singly)
-    finally:
-        batch = ticket = DROPPED
-
-
 def _fill_without_failed(
     batch: OpenBatch,
     ticket: Ticket,
@@ -241,7 +253,9 @@ def _fill_without_failed(
             skips = pipeline.on_error != "raise" and isinstance(failed, Exception)
             if not (skips and worker.fetcher.can_fetch_singly(plan)):
                 return failure_of(failed, None, plan, worker.place)
-            samples, failed = _fetch(batch, ticket, worker, singly=True)
+            samples, failed = worker.fetcher.fetch(
+                ticket, batch.progress, pipeline.seed, singly=True
+            )
         while failed is not None:
             failure = failure_of(failed, start + len(samples), plan, worker.place)
             error = _error_to_raise(failure, plan, pipeline)
@@ -255,7 +269,9 @@ def _fill_without_failed(
             start, samples, failed = failure.row + 1, [], None
             if start < ticket.stop:
                 ticket = Ticket(plan, start, ticket.stop)
-                samples, failed = _fetch(batch, ticket, worker, singly=singly)
+                samples, failed = worker.fetcher.fetch(
+                    ticket, batch.progress, pipeline.seed, singly=singly
+                )
         if samples and not batch.progress.cancelled:
             batch.filling.write(start, ticket.stop, samples)
             worker.counters.samples += len(samples)
@@ -315,140 +331,12 @@ def _finish(
         filling = plan = pipeline = DROPPED
 
 
-def work_here(worker: Worker, batch: OpenBatch, until: float = math.inf) -> None:
-    """Do the work of one batch in the calling thread.
-
-    Args:
-        worker: The calling thread.
-        batch: The batch.
-        until: On `perf_counter`; the tickets that are left then are not begun.
-    """
-    while (job := batch.claim()) is not None:
-        job(worker)
-        if perf_counter() >= until:
-            break
-    batch = job = DROPPED
-
-
-def make_at_once(
-    worker: Worker, plan: PlannedBatch, pipeline: Pipeline, progress: Progress
-) -> tuple[Any] | OpenBatch | None:
-    """Make a batch in the calling thread, without what lets threads share the work.
-
-    That takes half the time of an `OpenBatch`, which has tickets, a lock and a state that others
-    look at.  Only a batch about which nothing is unusual is made so.
-
-    Args:
-        worker: The calling thread.
-        plan: The batch.
-        pipeline: What workers need.
-        progress: Of the epoch.
-
-    Returns:
-        The batch alone; or an `OpenBatch`, which has what was fetched and makes all decisions; or
-        None if the epoch was closed.
-    """
-    samples = failed = made = path = failure = batch = None
-    counters, rows = worker.counters, len(plan.indices)
-    try:
-        if not rows or stages.tracer is not None:  # an open batch tells of its stages
-            return OpenBatch(plan, pipeline, progress)
-        path = pipeline.collation.path_at_once(rows)
-        started = perf_counter()
-        timing = counters.begin_timing() if started >= counters.timing_due else None
-        singly = not (pipeline.whole_batches or pipeline.gathers)
-        samples, failed = worker.fetcher.fetch(
-            Ticket(plan, 0, rows), progress, pipeline.seed, singly=singly
-        )
-        fetched = perf_counter()
-        if progress.cancelled:
-            return None
-        collating = counters.collate_seconds  # which `_finish` counts
-        if failed is None:
-            made, failure = _make_of(samples, path, plan, pipeline, worker)
-        counters.fetch_seconds += fetched - started
-        if made is None:
-            one_ticket = pipeline._replace(ticket_size=TicketSize(rows))
-            batch = OpenBatch(plan, one_ticket, progress)
-            batch.fetched.append((samples, failed))
-            return batch
-        ended = perf_counter()
-        written = ended - (counters.collate_seconds - collating)
-        counters.tickets += 1
-        counters.samples += rows
-        counters.write_seconds += written - fetched
-        pipeline.ticket_size.measured(rows, written - started)
-        if timing is not None:
-            counters.timed(ended, timing)
-        if failure is None:
-            return made
-        batch = OpenBatch(plan, pipeline, progress)
-        progress.collated(batch, failure)
-        return batch
-    finally:
-        samples = failed = made = failure = None
-        plan = pipeline = progress = path = batch = DROPPED
-
-
-def _make_of(
-    samples: Any,
-    path: DirectPath | None,
-    plan: PlannedBatch,
-    pipeline: Pipeline,
-    worker: Worker,
-) -> tuple[tuple[Any] | None, Failure | None]:
-    """Return the batch of all its samples, alone, and the error of a collate function.
-
-    Args:
-        samples: What was fetched for it.
-        path: Makes it; None for what else makes batches: a function, as a rule.
-        plan: The batch.
-        pipeline: What workers need.
-        worker: The calling thread.
-
-    Returns:
-        No batch where an `OpenBatch` is to make it.
-    """
-    try:
-        if path is None:
-            return _collated(samples, plan, pipeline, worker)
-        rows = len(plan.indices)
-        if type(samples) not in (list, Rows) or len(samples) != rows:
-            return None, None
-        with suppress(Exception):  # no memory, say: the open batch will meet it again
-            made = path.make(samples)
-            if made is not None:
-                worker.counters.nbytes += made[1]
-                return made[:1], None
-        return None, None
-    finally:
-        samples = path = plan = pipeline = made = DROPPED
-
-
-def _collated(
-    samples: Any, plan: PlannedBatch, pipeline: Pipeline, worker: Worker
-) -> tuple[tuple[Any], Failure | None]:
-    """Return the batch that a `Filling` makes of all samples; as `_make_of`."""
-    filling = failure = None
-    try:
-        filling = pipeline.collation.open(len(plan.indices))
-        filling.write(0, len(plan.indices), samples)
-        if not filling.is_complete():
-            failure = _finish(filling, plan, pipeline, worker)
-        worker.counters.nbytes += filling.nbytes
-        return (filling.take(),), failure
-    except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
-        return (None,), failure_of(error, 0, plan, worker.place)
-    finally:
-        samples = plan = pipeline = filling = failure = DROPPED
-
-
 class FailedBatch:
     """An error of the sampler, in the place of the batch that could not be planned."""
 
     done = True
     empty = exhausted = False
-    count_as = None
+    count_as = on_device = None
 
     def __init__(self, error: Exception) -> None:
         if isinstance(error, ThreadLoaderError):

@@ -32,13 +32,10 @@ class Awaited:
 
     __slots__ = ("arrived", "done", "failure", "missing")
 
+    done: bool
+    arrived: bool  # where there is a copier: whether the copy has begun, or the batch failed
+    failure: Failure | None
     missing: int  # rows
-
-    def __init__(self) -> None:
-        self.done = False
-        # Where there is a copier: whether the copy has begun, or the batch failed.
-        self.arrived = False
-        self.failure: Failure | None = None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
         """Keep the error of the lowest row; return the other of the two, if there are two."""
@@ -166,7 +163,8 @@ class Progress:
     def collated(self, batch: Awaited, failure: Failure | None) -> None:
         """Mark a batch as done."""
         with self._lock:
-            higher = batch.keep_lowest(failure)  # noqa: F841  # dropped after the lock is released
+            # Dropped after the lock is released.
+            higher = None if failure is None else batch.keep_lowest(failure)  # noqa: F841
             self._mark_done(batch)
 
     def arrived(self, batch: Awaited) -> None:
@@ -213,7 +211,7 @@ class Progress:
             self._report()
 
     def _wake_for(self, batch: Awaited) -> None:
-        if batch in self._awaited and self.has(batch):
+        if self._awaited and batch in self._awaited and self.has(batch):
             self.reached_at = perf_counter()
             self._tokens.put(None)
 

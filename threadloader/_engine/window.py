@@ -41,9 +41,7 @@ class Window:
         all else: consumer, in its turn.
     """
 
-    def __init__(
-        self, settings: Settings, kept: Kept, feed: Feed, device: Device | None
-    ) -> None:
+    def __init__(self, settings: Settings, kept: Kept, feed: Feed, device: Device | None) -> None:
         self.feed = feed
         self.depth, self.ring = kept.collation.depth, kept.collation.ring
         self.progress = Progress(kept.stats, copies=device is not None)
@@ -106,28 +104,28 @@ class Window:
             self.batches.remove(batch)
         except ValueError:
             return False
-        if isinstance(batch, OpenBatch):
-            if not self.progress.has(batch):  # closed, and so it never comes
-                return False
-            tracer = stages.tracer
-            if tracer is not None and not batch.exhausted:  # up to the end of `next`
-                slots = self.ring.statistics()
-                counts = Counts(*self.moment(), slots.free, slots.filling, slots.leased)
-                tracer.begin("deliver", self.progress.key, batch.plan.sequence, counts=counts)
-            self.feed.done(batch)
+        if isinstance(batch, FailedBatch):
+            return True
+        if not self.progress.has(batch):  # closed, and so it never comes
+            return False
+        tracer = stages.tracer
+        if tracer is not None and not batch.exhausted:  # up to the end of `next`
+            slots = self.ring.statistics()
+            counts = Counts(*self.moment(), slots.free, slots.filling, slots.leased)
+            tracer.begin("deliver", self.progress.key, batch.plan.sequence, counts=counts)
+        self.feed.done(batch)
         return True
 
     def fill(self) -> None:
         """Plan batches until the window is full."""
         tracer = stages.tracer
-        if tracer is None:
-            self._plan()
-            return
-        tracer.begin("plan", self.progress.key)
+        if tracer is not None:
+            tracer.begin("plan", self.progress.key)
         try:
             self._plan()
         finally:
-            tracer.end("plan")
+            if tracer is not None:
+                tracer.end("plan")
 
     def go_ahead(self) -> None:
         """Plan batches ahead, or let the sampler draw as many as threads would have.
@@ -153,10 +151,11 @@ class Window:
         self.feed.end()
 
     def _plan(self) -> None:
-        depth, here = self.depth, self.here
-        if self._tuner.number > self._tuner.limits.threads or depth.needed:
-            depth.needed = self._needed()
-        room = 1 if here else max(depth.room(self._most), self.feed.least)
+        here, room = self.here, 1
+        if not here:
+            if self._tuner.number > self._tuner.limits.threads or self.depth.needed:
+                self.depth.needed = self._needed()
+            room = max(self.depth.room(self._most), self.feed.least)
         while not (self.planned_all or self.progress.cancelled) and len(self.batches) < room:
             try:
                 batch = self.feed.plan(self.progress)

@@ -513,17 +513,19 @@ class CallingThread:
         """
         own: Own | None = None
         try:
-            worker = self.worker
+            args = self._worker or self.worker, *args
+            if self._stream is not None:
+                function, args = isolated_here, (self._stream, function, *args)
             introduction = self._introduction
             if introduction is None:
-                return isolated_here(self._stream, function, worker, *args)
+                return function(*args)
             own = self._claim()
             try:
-                return introduction.call(isolated_here, self._stream, function, worker, *args)
+                return introduction.call(function, *args)
             finally:
                 self._leave(own)
         finally:
-            self = worker = introduction = function = own = DROPPED  # an error keeps this frame
+            self = introduction = function = own = DROPPED  # an error keeps this frame
             args = ()
 
     def _claim(self) -> Own:

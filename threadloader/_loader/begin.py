@@ -119,7 +119,8 @@ def _plan(
     # 5. Workers: those of the epoch before, or new ones.
     workers = session.kept_workers.reuse(settings)
     is_new = workers is None
-    epoch_seeds = draws.seeds(kept=not is_new, rank=rank or 0, replicas=settings.iterable)
+    isolates, iterable = settings.isolate_rng and may_draw(settings), settings.iterable
+    epoch_seeds = draws.seeds(kept=not is_new, rank=rank or 0, replicas=iterable, streams=isolates)
     votes = None if agreement is None else agreement.votes(settings)
     if votes is not None:
         undo.callback(votes.leave)
@@ -130,9 +131,7 @@ def _plan(
     if workers is not None and (is_new or settings.replicated):
         undo.push(partial(session.kept_workers.give_up, workers))
     # 6. The feed, which plans the batches.
-    kept, isolates = session.kept, settings.isolate_rng and may_draw(settings)
-    if not isolates:
-        epoch_seeds = epoch_seeds._replace(samples=None)
+    kept = session.kept
     feed = open_feed(settings, kept, sampler_pass, workers, epoch_seeds, position, share)
     undo.callback(feed.end)
     counted = kept.stats.begin_epoch()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._engine.open_batch import OpenBatch, Pipeline, work_here
+from threadloader._engine.open_batch import OpenBatch, Pipeline
 from threadloader._engine.progress import Progress
 from threadloader._engine.workers import CallingThread, may_draw
 from threadloader._loader.session import new_collation, new_ring
@@ -83,7 +83,7 @@ def _made(worker: Worker, plan: Any, pipeline: Pipeline, row: int | None) -> Any
             raise error
         return samples[row if whole else 0]
     batch = OpenBatch(plan, pipeline, Progress())
-    work_here(worker, batch)
+    batch.make(worker)
     if batch.failure is not None:
         raise batch.failure.error
     return batch.take()

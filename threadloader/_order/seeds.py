@@ -136,13 +136,16 @@ class EpochDraws:
         self._has_base = "base" in drawn
         self._state: dict[str, Any] | None = None
 
-    def seeds(self, *, kept: bool, rank: int = 0, replicas: bool = False) -> EpochSeeds:
+    def seeds(
+        self, *, kept: bool, rank: int = 0, replicas: bool = False, streams: bool = True
+    ) -> EpochSeeds:
         """Return the seeds of the epoch.
 
         Args:
             kept: Whether the workers of the epoch before go on: torch draws only for new ones.
             rank: Whose samples have the positions that other ranks' samples have, too.
             replicas: Whether workers have replicas, each with one stream for all of its samples.
+            streams: Whether samples draw from streams of their own.
         """
         seeds = self._seeds
         fresh = self._redraws if self._has_base else self.seeded or not kept
@@ -160,7 +163,7 @@ class EpochDraws:
         self._drawn_base = base
         if replicas and (self.seeded or self.generator is not None):
             base = rank_seed(base, rank)  # of a generator that all ranks have alike, too
-        self._epoch = EpochSeeds(base, samples, common)
+        self._epoch = EpochSeeds(base, samples if streams else None, common)
         self._since = seeds.since
         return self._epoch
 

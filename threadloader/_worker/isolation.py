@@ -52,21 +52,19 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     return end
 
 
-def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
+def isolated_here(stream: WorkerStream, function: Callable[..., T], *args: Any) -> T:
     """Call a function in the consumer's thread, which draws from ``stream`` meanwhile.
 
     Like `isolated`, but see `redirect_for`: the functions are redirected already.
 
     Args:
-        stream: The stream; None changes nothing.
+        stream: The stream.
         function: The function.
         args: Its arguments.
     """
     # No context manager: Ctrl-C can come up in one before it has restored the streams.
     before = here.stream, here.outer, here.samples
     try:
-        if stream is None:
-            return function(*args)
         here.stream = here.outer = stream
         here.samples = stream.samples
         operators = redirection().operators
@@ -76,7 +74,7 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
-        stream, function, args = None, DROPPED, ()  # an error keeps this frame
+        function, args = DROPPED, ()  # an error keeps this frame
 
 
 @contextmanager
