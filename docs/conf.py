@@ -26,8 +26,10 @@ autodoc_typehints = "none"  # the signature has them
 suppress_warnings = ["misc.highlighting_failure"]  # a block of code may be an excerpt
 
 REPOSITORY = "https://github.com/threadloader/threadloader/blob/main/"
-_BESIDE = re.compile(r"\]\(\.\./([^)]*)\)")
-_PAGE = re.compile(r"^\| \[([^]]+)\]\((\S+)\.md\) \| (.+) \|$", re.MULTILINE)
+_BESIDE = re.compile(r"(?<!!)(\[[^]]*\])\(\.\./([^)]*)\)")  # links, not pictures
+_LISTED = re.compile(r"^[\w-]+$", re.MULTILINE)  # pages, in the index
+_BEGIN = re.compile(r"^# (.+)\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)  # title, first paragraph
+_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def setup(app: Sphinx) -> None:
@@ -36,15 +38,19 @@ def setup(app: Sphinx) -> None:
     def changed(_: Any, page: str, source: list[str]) -> None:
         folder = posixpath.dirname(page)
         source[0] = _BESIDE.sub(
-            lambda found: f"]({REPOSITORY}{posixpath.join(folder, found[1])})", source[0]
+            lambda found: f"{found[1]}({REPOSITORY}{posixpath.join(folder, found[2])})", source[0]
         )
 
     app.connect("source-read", changed)
 
     def write_llms_txt(*_: Any) -> None:
-        """List the pages with the questions that they answer, as llmstxt.org has it."""
-        pages = _PAGE.findall((Path(app.srcdir) / "README.md").read_text("utf-8"))
-        lines = [f"- [{title}]({page}.html): {question}" for title, page, question in pages]
+        """List the pages with their first paragraphs, as llmstxt.org has it."""
+        folder = Path(app.srcdir)
+        lines = []
+        for page in _LISTED.findall((folder / "index.md").read_text("utf-8")):
+            ((title, said),) = _BEGIN.findall((folder / f"{page}.md").read_text("utf-8"))[:1]
+            said = _LINK.sub(r"\1", " ".join(said.split()))
+            lines.append(f"- [{title}]({page}.html): {said}")
         text = "\n".join(["# threadloader", "", f"> {SUMMARY}", "", "## Pages", "", *lines, ""])
         (Path(app.outdir) / "llms.txt").write_text(text, encoding="utf-8")
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +28,8 @@ from threadloader import Statistics, ThreadLoader, errors
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-CONTENTS = DOCS / "README.md"
-SITE = DOCS / "index.md"  # the contents for Sphinx, which says itself what is missing
-PAGES = [README, *sorted({*DOCS.glob("*.md")} - {SITE})]
+CONTENTS = DOCS / "index.md"  # for Sphinx, with the README as its text
+PAGES = [README, *sorted({*DOCS.glob("*.md")} - {CONTENTS})]
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -44,16 +42,16 @@ DEMO = (
 )
 CHECKS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
-# Pages whose code is compiled and not run, and why.
+# Pages, or sections of pages, whose code is compiled and not run, and why.
 NOT_RUN = {
     "coming-from.md": "other loaders; tests/clients/test_coming_from.py compares them with ours",
-    "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
+    "frameworks.md": "several processes; tests/scale_out/test_recipes.py and others run the scripts",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
-    "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
-    "media.md": "needs files; tests/clients/test_media.py runs it",
-    "profiling.md": "may switch the GIL on; tests/trace/test_profile.py runs it by itself",
-    "recipes.md": "several processes; tests/scale_out/test_recipes.py and others run the scripts",
-    "remote-files.md": "needs a network; tests/datasets/remote/test_remote.py has a server",
+    "tables.md#Hugging Face datasets": "needs a network; tests/clients/test_hf_datasets_recipe.py",
+    "images.md#Clips of videos": "needs files; tests/clients/test_media.py runs it",
+    "images.md#Crops of sounds": "needs files; tests/clients/test_media.py runs it",
+    "observing.md#Profilers: torch's, Nsight": "may switch the GIL on; tests/trace/test_profile.py",
+    "shards.md#Files behind URLs: s3, gs, hf, https": "needs a network; tests/datasets/remote",
 }
 
 
@@ -61,6 +59,7 @@ class Block(NamedTuple):
     """A block of code of a page."""
 
     page: str
+    section: str  # the heading of the second level above it
     line: int  # of the page, from 1
     language: str
     code: str
@@ -79,12 +78,19 @@ def blocks_of(page: Path) -> list[Block]:
     return [
         Block(
             page.name,
+            _section_of(text[: found.start()]),
             text.count("\n", 0, found.start()) + 2,
             found[2],
             _dedented(*found.group(1, 3)),
         )
         for found in FENCE.finditer(text)
     ]
+
+
+def _section_of(text: str) -> str:
+    """Return the last heading of the second level in a text."""
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    return headings[-1] if headings else ""
 
 
 def _dedented(indent: str, code: str) -> str:
@@ -108,6 +114,11 @@ def linked_from(page: Path) -> Iterator[tuple[str, Path, str]]:
         if "://" not in target:
             path, _, anchor = target.partition("#")
             yield target, (page.parent / path).resolve() if path else page, anchor
+
+
+def places_of(block: Block) -> set[str]:
+    """Return the keys that a block may have in `NOT_RUN` and `GIVEN`: its page, or its section."""
+    return {block.page, f"{block.page}#{block.section}"}
 
 
 def python_blocks() -> list[Block]:
@@ -143,7 +154,7 @@ def test_a_link_leads_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
         assert not anchor or anchor in anchors_of(path), target
 
 
-def test_every_page_can_be_reached_from_the_readme_and_is_in_the_contents() -> None:
+def test_every_page_can_be_reached_from_the_readme_and_is_on_the_site() -> None:
     reached = {README}
     new = [README]
     while new:
@@ -151,7 +162,8 @@ def test_every_page_can_be_reached_from_the_readme_and_is_in_the_contents() -> N
         new += linked - reached
         reached |= linked
     assert reached == set(PAGES)
-    assert {path for _, path, _ in linked_from(CONTENTS)} >= set(PAGES) - {README, CONTENTS}
+    on_site = re.findall(r"^[\w-]+$", text_of(CONTENTS), re.MULTILINE)
+    assert sorted(on_site) == sorted(page.stem for page in PAGES if page != README)
 
 
 def test_the_readme_has_two_commands_the_demo_and_the_checks_after_the_first_code() -> None:
@@ -199,20 +211,23 @@ def test_code_compiles_and_what_it_imports_of_the_package_exists(page: Path) -> 
 
 
 def test_code_that_is_not_run_is_on_pages_that_have_some() -> None:
-    assert set(NOT_RUN) <= {block.page for block in python_blocks()}
+    blocks = python_blocks()
+    assert set(NOT_RUN) <= {place for block in blocks for place in places_of(block)}
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: f"{block.page}:{block.line}")
 def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if block.page in NOT_RUN:
-        pytest.skip(NOT_RUN[block.page])
+    for place in NOT_RUN.keys() & places_of(block):
+        pytest.skip(NOT_RUN[place])
     for module in _imported(block.code):
         try:
             importlib.import_module(module)
         except (ImportError, RuntimeError) as error:  # torchvision beside another build of torch
             pytest.skip(f"{module}: {error}")
     monkeypatch.chdir(tmp_path)
-    given = _given() | GIVEN.get(block.page, dict)()
+    given = _given()
+    for place in GIVEN.keys() & places_of(block):
+        given |= GIVEN[place]()
     code = "\n" * (block.line - 1) + block.code
     try:
         exec(compile(code, f"docs/{block.page}", "exec"), given)  # noqa: S102  # our own pages
@@ -248,7 +263,8 @@ def _given() -> dict[str, Any]:
     }
 
 
-def _texts() -> Mapping[str, Any]:
+def _quickstart() -> Mapping[str, Any]:
+    _progress_bars()
     return {"read_lines": lambda path: iter([path] * 70), "tokenize": len, **_photos()}
 
 
@@ -294,10 +310,9 @@ def _checkpoint() -> Mapping[str, Any]:
     return {"torch": torch, "model": torch.nn.Linear(3, 1)}
 
 
-def _progress_bars() -> Mapping[str, Any]:
+def _progress_bars() -> None:
     with suppress(ModuleNotFoundError):
         importlib.import_module("tqdm").tqdm.monitor_interval = 0  # else it starts a thread
-    return {}
 
 
 def _parquet() -> Mapping[str, Any]:
@@ -317,15 +332,6 @@ def _sequences() -> Mapping[str, Any]:
     }
 
 
-def _arithmetic() -> Mapping[str, Any]:
-    """Return what the blocks of the page compute, in their order."""
-    found: dict[str, Any] = {}
-    for block in blocks_of(DOCS / "scaling-out.md"):
-        if "import" not in block.code:
-            exec(block.code, found)  # noqa: S102  # our own page
-    return found
-
-
 def _lines() -> Mapping[str, Any]:
     Path("train").mkdir()
     Path("train/a.jsonl").write_text('{"y": 1}\n' * 99)
@@ -335,25 +341,23 @@ def _lines() -> Mapping[str, Any]:
 
 
 GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
-    "arrays.md": _arrays,
-    "cached.md": _photos,
-    "functions.md": lambda: {"next_jobs": lambda _: []},
+    "datasets.md#Cached samples": _photos,
+    "datasets.md#Mixtures": _sources,
+    "datasets.md#A function as the source": lambda: {"next_jobs": lambda _: []},
     "images.md": _photos,
-    "lines.md": _lines,
-    "mixtures.md": _sources,
-    "notebooks.md": _progress_bars,
-    "parquet.md": _parquet,
-    "quickstart.md": _texts,
-    "scaling-out.md": _arithmetic,
+    "quickstart.md": _quickstart,
     "resuming.md": _checkpoint,  # its other code needs torch, too
     "shards.md": _shards,
-    "token-batches.md": _sequences,
-    "workers.md": lambda: {"images": SimpleNamespace()},
+    "tables.md#Arrays, memory-maps and tensors": _arrays,
+    "tables.md#Parquet": _parquet,
+    "text.md#Lines of text": _lines,
+    "text.md#A file of tokens": _arrays,
+    "text.md#Packing": _sequences,
 }
 
 
 def test_every_argument_is_documented() -> None:
-    text = text_of(DOCS / "arguments.md")
+    text = text_of(DOCS / "api.md")
     arguments = list(inspect.signature(ThreadLoader.__init__).parameters)[1:]
     assert [name for name in arguments if not re.search(rf"`{name}[`=]", text)] == []
 
@@ -365,7 +369,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_every_statistic_is_documented() -> None:
-    text = text_of(DOCS / "workers.md")
+    text = text_of(DOCS / "observing.md")
     fields = [field.name for field in dataclasses.fields(Statistics)]
     assert [name for name in fields if f"`{name}`" not in text] == []
 

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from support.patience import PATIENCE, Spawn
 
+from threadloader import ThreadLoader
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
 
@@ -73,6 +75,7 @@ def test_both_give_the_same_batches(
     monkeypatch.chdir(tmp_path)
     write_shard(Path("train-000.tar"))
     given = {
+        "ThreadLoader": ThreadLoader,
         "dataset": [(load(key), key) for key in range(10)],
         "load": load,
         "next_jobs": jobs,

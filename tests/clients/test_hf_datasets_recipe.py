@@ -1,4 +1,4 @@
-"""Hugging Face datasets, as docs/hugging-face.md uses them: whole batches, and streams."""
+"""Hugging Face datasets, as docs/tables.md uses them: whole batches, and streams."""
 
 from __future__ import annotations
 

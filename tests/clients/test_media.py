@@ -1,4 +1,4 @@
-"""The recipes of docs/media.md, as they stand there: clips of videos, crops of sounds."""
+"""The recipes of docs/images.md, as they stand there: clips of videos, crops of sounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import pytest
 
 from threadloader import ThreadLoader
 
-PAGE = Path(__file__).parents[2] / "docs" / "media.md"
+PAGE = Path(__file__).parents[2] / "docs" / "images.md"
 VIDEOS, FRAMES, RATE = 6, 40, 8000
 
 
-def recipe(number: int, **names: Any) -> dict[str, Any]:
-    """Run a block of the page; return its names."""
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[number]
+def recipe(heading: str, **names: Any) -> dict[str, Any]:
+    """Run the block below a heading of the page; return its names."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
+    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102  # our own page
     return names
 
@@ -47,7 +48,8 @@ def test_clips_are_frames_in_a_row_and_the_same_for_any_number_of_threads() -> N
             def __getitem__(self, index: Any) -> Any:
                 return io.BytesIO(super().__getitem__(index))
 
-        clips = recipe(0, videos=Files(data), train_step=trained.append)["Clips"](Files(data))
+        given = {"videos": Files(data), "train_step": trained.append}
+        clips = recipe("Clips of videos", **given)["Clips"](Files(data))
         loader = ThreadLoader(clips, 2, shuffle=True, seed=3, threads=threads, output="numpy")
         return np.concatenate([batch for _ in range(2) for batch in loader])
 
@@ -74,7 +76,7 @@ def test_sounds_of_shards_are_cropped(tmp_path: Path, monkeypatch: pytest.Monkey
                 member = tarfile.TarInfo(f"{number}.{name}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    loader = recipe(1, ThreadLoader=ThreadLoader)["loader"]
+    loader = recipe("Crops of sounds", ThreadLoader=ThreadLoader)["loader"]
     for _ in range(2):
         ((sounds, labels),) = loader
         assert sounds.shape == (4, RATE, 1)

@@ -1,4 +1,4 @@
-"""The scripts of docs/recipes.md for frameworks: killed within an epoch, and run again."""
+"""The scripts of docs/frameworks.md for frameworks: killed within an epoch, and run again."""
 
 from __future__ import annotations
 

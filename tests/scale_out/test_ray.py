@@ -1,4 +1,4 @@
-"""The script of docs/recipes.md for Ray Train, on a local cluster: a worker is killed."""
+"""The script of docs/frameworks.md for Ray Train, on a local cluster: a worker is killed."""
 
 from __future__ import annotations
 

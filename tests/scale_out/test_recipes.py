@@ -1,4 +1,4 @@
-"""The scripts of docs/recipes.md: killed in the middle of an epoch, and started again."""
+"""The scripts of docs/frameworks.md: killed in the middle of an epoch, and started again."""
 
 from __future__ import annotations
 

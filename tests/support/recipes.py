@@ -1,4 +1,4 @@
-"""Runs the scripts of docs/recipes.md as they stand there, kills them, and looks what was trained.
+"""Runs the scripts of docs/frameworks.md as they stand there, kills them, and looks what was trained.
 
 What is a user's own comes from a module ``my_project`` that is written beside the script.  Its loss
 function writes down the samples of each step, and may kill its process.
@@ -22,7 +22,7 @@ from threadloader import ThreadLoader
 
 __all__ = ["add_program", "block", "check_all_once", "check_same_as_one_process", "project", "run"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 SAMPLES, GLOBAL_BATCH, EPOCHS = 48, 8, 2
 STEPS = EPOCHS * SAMPLES // GLOBAL_BATCH
 
