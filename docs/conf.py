@@ -28,7 +28,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # a block of code may be an e
 REPOSITORY = "https://github.com/threadloader/threadloader/blob/main/"
 _BESIDE = re.compile(r"(?<!!)(\[[^]]*\])\(\.\./([^)]*)\)")  # links, not pictures
 _LISTED = re.compile(r"^[\w-]+$", re.MULTILINE)  # pages, in the index
-_BEGIN = re.compile(r"^# (.+)\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)  # title, first paragraph
+_BEGIN = re.compile(r"^# ([^\n]+)\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)  # title, paragraph
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 

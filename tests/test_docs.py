@@ -45,7 +45,7 @@ CHECKS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 # Pages, or sections of pages, whose code is compiled and not run, and why.
 NOT_RUN = {
     "coming-from.md": "other loaders; tests/clients/test_coming_from.py compares them with ours",
-    "frameworks.md": "several processes; tests/scale_out/test_recipes.py and others run the scripts",
+    "frameworks.md": "several processes; tests/scale_out/test_recipes.py and others run them",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "tables.md#Hugging Face datasets": "needs a network; tests/clients/test_hf_datasets_recipe.py",
     "images.md#Clips of videos": "needs files; tests/clients/test_media.py runs it",

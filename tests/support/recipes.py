@@ -1,4 +1,4 @@
-"""Runs the scripts of docs/frameworks.md as they stand there, kills them, and looks what was trained.
+"""Runs the scripts of docs/frameworks.md as they stand, kills them, and looks what was trained.
 
 What is a user's own comes from a module ``my_project`` that is written beside the script.  Its loss
 function writes down the samples of each step, and may kill its process.
