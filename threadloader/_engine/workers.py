@@ -33,7 +33,7 @@ from threadloader._worker.isolation import (
     redirect_for,
     redirection,
 )
-from threadloader._worker.own_generators import seeded
+from threadloader._worker.own_generators import OwnGenerators, seeded
 from threadloader._worker.streams import Current, WorkerStream
 from threadloader._worker.surroundings import Adopting, Surroundings
 from threadloader._worker.worker_info import Introduction, introduced
@@ -385,13 +385,13 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_threads(1)
+        own = setup.replicas[number] if setup.original is None else setup.original.take()
+        generators = own.generators if setup.isolates else None
         if setup.original is None:
-            own = setup.replicas[number]
-            fetcher = ReadSamples(own.dataset, own.transform, own.generators)
+            fetcher = ReadSamples(own.dataset, own.transform, generators)
         else:
-            own = setup.original.take()
             whole = setup.whole_batches
-            fetcher = Fetcher(own.dataset, whole_batches=whole, generators=own.generators)
+            fetcher = Fetcher(own.dataset, whole_batches=whole, generators=generators)
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
         rng = Current() if stream is None or setup.isolates else stream
         with (
@@ -488,22 +488,28 @@ class CallingThread:
             self._stream = WorkerStream(self._base_seed, 0)
             self._end = redirect_for(self._stream)
         if settings.iterable:
-            samples = ReadSamples(settings.dataset, settings.transform)
+            generators = self._generators_of(settings.transform)
+            samples = ReadSamples(settings.dataset, settings.transform, generators)
             return Worker(0, PLACE, self._counters, samples)
-        dataset, generators = settings.dataset, None
+        dataset, generators = settings.dataset, self._generators_of(settings.dataset)
         collate_fn = seeded(settings.collate_fn, None)
         if collate_fn is settings.collate_fn:
             collate_fn = None
         if workers is not None and workers.original is not None:
             own = workers.original.take()
             self._own.append(own)
-            dataset, generators, collate_fn = own.dataset, own.generators, own.collate_fn
+            dataset, collate_fn = own.dataset, own.collate_fn
+            generators = own.generators if self._isolates else None
             # A worker like others; the only one in the process is none.
             rng = Current() if self._isolates else WorkerStream(self._base_seed, 0)
             self._introduction = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
         whole = settings.whole_batches
         fetcher = Fetcher(dataset, whole_batches=whole, generators=generators)
         return Worker(0, PLACE, self._counters, fetcher, collate_fn)
+
+    def _generators_of(self, root: Any) -> OwnGenerators | None:
+        """Return the generators of the user's own object; None for none that follow the samples."""
+        return OwnGenerators(root, None) if self._isolates and root is not None else None
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function with the worker that the thread is, and others arguments.

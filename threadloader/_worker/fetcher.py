@@ -20,13 +20,13 @@ import numpy as np
 from threadloader import _torch
 from threadloader._batch.array_rows import arrays_of
 from threadloader._lifetime import DROPPED
-from threadloader._worker.own_generators import OwnGenerators
 from threadloader._worker.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._order.tickets import PlannedBatch, Ticket
+    from threadloader._worker.own_generators import OwnGenerators
 
 
 T_co = TypeVar("T_co", covariant=True)
@@ -128,7 +128,7 @@ class Fetcher(Fetches):
     Args:
         dataset: This worker's own copy.
         whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
-        generators: Those of its objects; None where these are the user's own.
+        generators: Those of its objects; None for none that follow the samples.
     """
 
     __slots__ = ("_arrays", "_whole_batches")
@@ -138,8 +138,7 @@ class Fetcher(Fetches):
     ) -> None:
         self._whole_batches = whole_batches
         self._arrays = arrays_of(dataset)
-        own = OwnGenerators(dataset, None) if generators is None else generators
-        super().__init__(dataset, None if self._arrays else own)
+        super().__init__(dataset, None if self._arrays else generators)
 
     def fetch(
         self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
@@ -185,7 +184,7 @@ class ReadSamples(Fetches):
     Args:
         dataset: The worker's replica, for `get_worker_info()`.
         transform: This worker's own copy, applied to each sample; None for none.
-        generators: Those of the transform; None where that is the user's own.
+        generators: Those of the transform; None for none that follow the samples.
     """
 
     __slots__ = ("_transform",)
@@ -196,8 +195,6 @@ class ReadSamples(Fetches):
         transform: Callable[[Any], Any] | None = None,
         generators: OwnGenerators | None = None,
     ) -> None:
-        if transform is not None and generators is None:
-            generators = OwnGenerators(transform, None)
         super().__init__(dataset, generators)
         self._transform = transform
 
