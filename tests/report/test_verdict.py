@@ -177,6 +177,7 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
         TUNED,
         "No more than 4 threads were found to be faster yet: keep the data nearer, or",
     ),
+    (READING, TUNED._replace(running=0), "No threads were found to be faster yet: keep the data"),
     (READING, TUNED._replace(running=256), "All 256 threads run: raise max_threads to 1024."),
     (READING, GIL._replace(shared_out="replicas"), "Use more replicas, each with a thread: thr"),
     (READING, GIL._replace(shared_out="samples"), "Try more threads: threads=16."),

@@ -132,11 +132,11 @@ class Statistics:
 
     def __repr__(self) -> str:
         """Return the figures that one looks at first, in four lines."""
-        sums = self.totals
+        sums, s = self.totals, "s" * (self.epochs != 1)
         rate = "{0.samples_per_second:,.1f} samples/s, loading {0.loading_share:.0%}"
         return (
             f"in all      {sums.samples:,} samples, {sums.batches:,} batches, "
-            f"{self.epochs:,} epochs, {sums.seconds:,.1f} s\n"
+            f"{self.epochs:,} epoch{s}, {sums.seconds:,.1f} s\n"
             f"last epoch  {rate.format(self.epoch)}\nof late     {rate.format(self.recent)}\n"
             f"now         {self.running} of {self.workers} threads, {self.planned} batches planned "
             f"of {self.window}, {self.done} done; {self.skipped_count:,} samples left out"

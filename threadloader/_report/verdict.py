@@ -213,8 +213,9 @@ def _more_cores(i: Interval, setup: Setup) -> str:
 def _more_threads(setup: Setup) -> str:
     """Return what helps samples that wait."""
     if setup.tuned and setup.running < setup.most:
+        none = "No more than {}" if setup.running else "No threads"
         return (
-            f"No more than {_threads(setup.running)} were found to be faster yet: keep the data "
+            f"{none.format(_threads(setup.running))} were found to be faster yet: keep the data "
             "nearer, or read less of it."
         )
     if setup.tuned:

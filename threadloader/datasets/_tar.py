@@ -23,6 +23,7 @@ import gzip
 import importlib
 import os
 import re
+import sys
 import zlib
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -121,6 +122,9 @@ def zstd_module() -> Any:
     for name in ("compression.zstd", "backports.zstd"):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(name)
+    if sys.version_info >= (3, 14):
+        msg = "this Python was built without zstd, its own module compression.zstd"
+        raise ModuleNotFoundError(msg, name="compression.zstd")
     msg = "zstd needs Python 3.14, or: pip install backports.zstd (extra: zstd)"
     raise ModuleNotFoundError(msg, name="backports.zstd")
 
