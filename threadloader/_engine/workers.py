@@ -416,7 +416,7 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
         close_here()
         setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
-        own = fetcher = setup = learns = DROPPED
+        own = generators = fetcher = setup = learns = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
