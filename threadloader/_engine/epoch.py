@@ -345,12 +345,11 @@ class Epoch(TorchNames, Iterator[Any]):
                 raise self._closed()
             if head is None:
                 return None
-            if not (head.done and self._begun and self._copier is None):
-                if self._window.here and isinstance(head, OpenBatch) and not head.given:
-                    self._maker.make(head)
-                if self._threads is not None or self._copier is not None:
-                    head = self._await(head)
-            return head
+            if self._window.here and isinstance(head, OpenBatch) and not (head.done or head.given):
+                self._maker.make(head)
+            if self._copier is None and (self._threads is None or (head.done and self._begun)):
+                return head
+            return self._await(head)
         finally:
             self = head = DROPPED
 
