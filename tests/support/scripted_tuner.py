@@ -36,7 +36,7 @@ class ScriptedTuner(Tuner):
         """Return the next number."""
         self.number = max(self.limits.least, next(self._numbers))
         self.seen.append(self.number)
-        self.prefers_here, self.due = not self.number, 0.0
+        self.prefers_inline, self.due = not self.number, 0.0
         return self.number
 
 

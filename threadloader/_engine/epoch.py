@@ -345,7 +345,11 @@ class Epoch(TorchNames, Iterator[Any]):
                 raise self._closed()
             if head is None:
                 return None
-            if self._window.here and isinstance(head, OpenBatch) and not (head.done or head.given):
+            if (
+                self._window.inline
+                and isinstance(head, OpenBatch)
+                and not (head.done or head.given)
+            ):
                 self._maker.make(head)
             if self._copier is None and (self._threads is None or (head.done and self._begun)):
                 return head
@@ -365,7 +369,7 @@ class Epoch(TorchNames, Iterator[Any]):
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
         counted, copying = self._counted, self._copier is not None and head.done
-        here, began = counted.busy_seconds, perf_counter()
+        busy, began = counted.busy_seconds, perf_counter()
         if self._patience is None:
             find = None if self._threads is None else self._threads.find_lost
             self._patience = Patience(self._timeout, self._stats, self._progress, find)
@@ -390,7 +394,7 @@ class Epoch(TorchNames, Iterator[Any]):
             return next(filter(self._progress.has, self._window.deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
-            seconds = perf_counter() - began - (counted.busy_seconds - here)
+            seconds = perf_counter() - began - (counted.busy_seconds - busy)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
 
     def _reached(self, head: OpenBatch | FailedBatch, seconds: float | None) -> bool:
@@ -419,7 +423,7 @@ class Epoch(TorchNames, Iterator[Any]):
         if perf_counter() >= maker.due():
             maker.tune()
         window.go_ahead()
-        if not (window.here or window.batches):
+        if not (window.inline or window.batches):
             # Here and not at StopIteration, which a loop over len(loader) never reaches.
             window.ring.leave(self._progress)
             if self._owns_workers:
@@ -482,7 +486,7 @@ class Epoch(TorchNames, Iterator[Any]):
     def _leave_out(self) -> PlannedBatch:
         """Count the next batch as one that the consumer does not get, and return its plan."""
         batch: OpenBatch | FailedBatch | None
-        if self._window.here and self._copier is None:
+        if self._window.inline and self._copier is None:
             batch = self._window.head()  # which nobody has begun to make
             if batch is None:
                 raise StopIteration

@@ -77,17 +77,17 @@ class Maker:
         # What the last two took.  The less of them counts, as what is done once in a while is no
         # property of the data.
         self._took: deque[float] = deque(maxlen=2)
-        window.here = workers is None or workers.begins_here
-        if workers is not None and not window.here and self._tunes:
+        window.inline = workers is None or workers.begins_inline
+        if workers is not None and not window.inline and self._tunes:
             self._resize(workers)
-        elif not window.here:
+        elif not window.inline:
             self._progress.threads = max(1, self.tuner.number)
 
     def due(self) -> float:
         """Return when the number of threads is to be looked at, on `perf_counter`."""
         # While the calling thread makes the first batches, the tuner has its number for threads,
         # which have not begun: there is nothing to compare yet.
-        if not self._tunes or self.draining or (self.window.here and self.tuner.number):
+        if not self._tunes or self.draining or (self.window.inline and self.tuner.number):
             return math.inf
         return self.tuner.due
 
@@ -95,14 +95,14 @@ class Maker:
         """Look at the number of threads, and let so many make the batches."""
         counted, tuner, size = self.counted, self.tuner, self._ticket_size
         loading = counted.loading_seconds + perf_counter() - self.entered
-        seconds = self._sample_seconds() if self.window.here else size.seconds
+        seconds = self._sample_seconds() if self.window.inline else size.seconds
         before = number = tuner.number
-        if before or self.window.here:  # else another epoch has found 0
+        if before or self.window.inline:  # else another epoch has found 0
             number = tuner.look(self.stats.samples(), loading, seconds, size.least_seconds)
-        if (number == before and bool(before) is not self.window.here) or self.threads is None:
+        if (number == before and bool(before) is not self.window.inline) or self.threads is None:
             return
         if not number:
-            self.window.here = self.draining = True
+            self.window.inline = self.draining = True
             self._took.clear()
         elif not before:
             if not self._leave(seconds):
@@ -133,16 +133,16 @@ class Maker:
             self.tuner.begin_again()
         if self.entered >= self.due():
             self.tune()
-        if self.window.here and not self._goes_on():
+        if self.window.inline and not self._goes_on():
             self._leave(self._sample_seconds())
-        return self.window.here
+        return self.window.inline
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
         tuner = self.tuner
         if runs_event_loop():
             return False
-        if not self._took or tuner.prefers_here or tuner.tries_none:
+        if not self._took or tuner.prefers_inline or tuner.tries_none:
             return True
         seconds = min(self._took)
         left = (self._to_plan - self._made) * seconds
@@ -170,7 +170,7 @@ class Maker:
                 self._note(rows, perf_counter() - started)
                 return
             bears = self.tuner.bears(rows)
-            until = math.inf if self.tuner.prefers_here else started + max(INLINE_SECONDS, bears)
+            until = math.inf if self.tuner.prefers_inline else started + max(INLINE_SECONDS, bears)
             self.calling.call(batch.try_to_make, until)
             if not batch.done:
                 self._hand_over(batch)
@@ -178,7 +178,7 @@ class Maker:
             seconds = perf_counter() - started
             left = (self._to_plan - self._made - 1) * seconds
             long = seconds > max(ONE_TICKET_SECONDS, bears) and left >= START_SECONDS
-            if long and not self.tuner.prefers_here:
+            if long and not self.tuner.prefers_inline:
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
                 self._leave(seconds / (rows or 1))
             self._note(rows, seconds)
@@ -212,7 +212,7 @@ class Maker:
         workers = self.threads
         if workers is None:
             return False
-        self.window.here = self.draining = False
+        self.window.inline = self.draining = False
         if not self.tuner.number or not self._tunes:
             self.tuner.leave(seconds)
         self._resize(workers)

@@ -45,7 +45,7 @@ class Window:
         self.feed = feed
         self.depth, self.ring = kept.collation.depth, kept.collation.ring
         self.progress = Progress(kept.stats, copies=device is not None)
-        self.here = True  # whether the calling thread makes the batches; set by the maker
+        self.inline = True  # whether the calling thread makes the batches; set by the maker
         self.planned_all = False
         # Guarded by the epoch's turn, but that `close` may replace it at any moment.
         self.batches: deque[OpenBatch | FailedBatch] = deque()
@@ -74,7 +74,7 @@ class Window:
             Threads that may run samples, 0 for the calling thread; batches that are planned; and
             those of them that are done.
         """
-        running = 0 if self.here else self.progress.threads
+        running = 0 if self.inline else self.progress.threads
         while True:
             # To list a deque is one call, but no atomic one without a GIL.  It takes far less time
             # than from one change to the next.  (Its own `copy` takes 0.1 s on CPython 3.13 without
@@ -133,7 +133,7 @@ class Window:
         So what it draws from a generator that the loop draws from, too, does not depend on whether
         threads or the calling thread are faster.
         """
-        if self.here:
+        if self.inline:
             self.feed.draw_ahead(self.depth.room(self._most) - len(self.batches))
         else:
             self.fill()
@@ -151,15 +151,15 @@ class Window:
         self.feed.end()
 
     def _plan(self) -> None:
-        here, room = self.here, 1
-        if not here:
+        inline, room = self.inline, 1
+        if not inline:
             if self._tuner.number > self._tuner.limits.threads or self.depth.needed:
                 self.depth.needed = self._needed()
             room = max(self.depth.room(self._most), self.feed.least)
         while not (self.planned_all or self.progress.cancelled) and len(self.batches) < room:
             try:
                 batch = self.feed.plan(self.progress)
-                if batch is not None and not here:
+                if batch is not None and not inline:
                     self.feed.give(batch)
             except Exception as error:  # noqa: BLE001  # raised in the batch's place
                 self.put_error(error)

@@ -77,7 +77,7 @@ class Workers:
     Attributes:
         pools: The first one has worker 0.
         replicas: Of an iterable, each worker's; none otherwise.
-        begins_here: Whether the calling thread makes the first batches.
+        begins_inline: Whether the calling thread makes the first batches.
         stays: Whether it makes all of them.
         tunes: Whether another number of threads may be found than there is.
         num_workers: As workers are told.
@@ -116,10 +116,10 @@ class Workers:
             self.replicas = replicas_of(settings, limits.threads)
         # Samples that wait for one another need as many threads as the user chose.
         self._meets = original is not None and original.meets
-        here = not (limits.least or self._meets) and _begins_here(settings, kept)
-        self.begins_here = self.stays or here
+        inline = not (limits.least or self._meets) and _begins_inline(settings, kept)
+        self.begins_inline = self.stays or inline
         self.tunes = limits.least < limits.most and not (self._meets or self.stays)
-        if not (self.begins_here or tuner.number):
+        if not (self.begins_inline or tuner.number):
             tuner.leave(0.0)
         # As long as they live, see `_pools`: an epoch that was left leads to no sampler.
         self._settings = settings._replace(sampler=None, batch_sampler=None)
@@ -304,7 +304,7 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     return Limits(num_workers, settings.max_threads if cheap else num_workers, has_gil, least)
 
 
-def _begins_here(settings: Settings, kept: Kept) -> bool:
+def _begins_inline(settings: Settings, kept: Kept) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
     So it does as long as a batch costs less than handing it over, or threads were found to be
@@ -316,7 +316,7 @@ def _begins_here(settings: Settings, kept: Kept) -> bool:
     tuner, size = kept.tuner, kept.ticket_size
     if tuner.tries:
         return not tuner.number
-    if tuner.prefers_here:
+    if tuner.prefers_inline:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1

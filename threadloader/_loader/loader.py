@@ -70,7 +70,7 @@ class _Local(threading.local):
     loader: Any = None  # whose `__iter__` the thread runs
 
 
-_here = _Local()
+_iterating = _Local()
 
 
 class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
@@ -303,14 +303,14 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
             StateError: A state was loaded that does not fit the sampler, the dataset, the
                 generator or the number of replicas.
         """
-        if _here.loader is self:  # an override of `_get_iterator` asks for this one
+        if _iterating.loader is self:  # an override of `_get_iterator` asks for this one
             return ThreadLoader._get_iterator(self)
         kept = self.persistent_workers and self.num_workers > 0
-        before, _here.loader = _here.loader, self
+        before, _iterating.loader = _iterating.loader, self
         try:
             iterator = self._get_iterator()
         finally:
-            _here.loader = before
+            _iterating.loader = before
         if kept:
             self._note_iterator(iterator)
         return iterator

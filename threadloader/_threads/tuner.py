@@ -113,7 +113,7 @@ class _Mark(NamedTuple):
 
 
 def advise(
-    measured: Measured, limits: Limits, seconds: float, here: float, best: float
+    measured: Measured, limits: Limits, seconds: float, inline: float, best: float
 ) -> list[tuple[int, str]]:
     """Return the numbers of threads that may be better, and why; the most likely first.
 
@@ -121,7 +121,7 @@ def advise(
         measured: What the loop got with the present number.
         limits: How many there may be.
         seconds: That a sample takes; 0 if unknown.
-        here: The same in the calling thread.
+        inline: The same in the calling thread.
         best: The highest rate of late with the present number.
     """
     if not measured.waits:
@@ -131,8 +131,8 @@ def advise(
         idle = 0.0 < measured.rate * seconds < SPARE * half
         return [(half, "you do not wait, and fewer are enough")] if idle else []
     if measured.number:
-        return _instead_of_threads(measured, limits, here, best)
-    short = limits.has_gil and here < SHORT
+        return _instead_of_threads(measured, limits, inline, best)
+    short = limits.has_gil and inline < SHORT
     # One thread that has the GIL while the loop waits for it saves no time.
     if short and measured.loading > MOSTLY * measured.seconds:
         return []
@@ -140,16 +140,16 @@ def advise(
 
 
 def _instead_of_threads(
-    measured: Measured, limits: Limits, here: float, best: float
+    measured: Measured, limits: Limits, inline: float, best: float
 ) -> list[tuple[int, str]]:
     number, cores = measured.number, limits.threads
     used = measured.cpu / measured.seconds
     fewest, most = ONE_CORE
     holds_gil = limits.has_gil and number > 1 and fewest <= used <= most
     numbers: list[tuple[int, str]] = []
-    if here and not limits.least:
+    if inline and not limits.least:
         outside = (measured.seconds - measured.loading) / measured.samples
-        if FEWER_ENOUGH * best * (here + outside) < 1.0:
+        if FEWER_ENOUGH * best * (inline + outside) < 1.0:
             numbers.append((0, "the calling thread is faster"))
     if holds_gil:
         numbers.append((number // 2 if number > cores else 1, "samples hold the GIL"))
@@ -192,14 +192,14 @@ class Tuner:
         self.number = 0  # of threads; 0 for the calling thread
         self.due = 0.0  # on the clock: `look` has nothing to do before
         self.limits = self._given = Limits(0, 0, has_gil=True)
-        self.prefers_here = False  # whether threads were tried, and are no faster than none
+        self.prefers_inline = False  # whether threads were tried, and are no faster than none
         self._clock, self._used = clock, used
         self._mark: _Mark | None = None  # of the window; None between two
         self._base: Measured | None = None  # what the present number is compared with
         self._reason = ""
         self._tried_at = 0.0
         self._said = 0  # the number that was logged last, or the first
-        self._here = 0.0  # seconds of a sample in the calling thread, in a window; 0 if unknown
+        self._inline = 0.0  # seconds of a sample in the calling thread, in a window; 0 if unknown
         self._usual = 0.0  # seconds of a sample with the present number; 0 if unknown
         self._rates: tuple[float, ...] = ()  # with the present number; replaced whole
         self._look = FIRST_LOOK
@@ -279,7 +279,7 @@ class Tuner:
             short = seconds > 0 and self.gains_nothing(seconds)
             number = 1 if short else self.limits.first
             self._said = number
-        self.prefers_here = False
+        self.prefers_inline = False
         self._set(number)
         return number
 
@@ -318,8 +318,8 @@ class Tuner:
             return self.number
         self._mark, self._paused = None, False
         if not measured.number:
-            self._here = seconds
-        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._here or least)
+            self._inline = seconds
+        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._inline or least)
         return self.number
 
     def begin_again(self) -> None:
@@ -385,7 +385,7 @@ class Tuner:
         # Each thread may be about to end a sample.
         return samples > 0 and samples + self.number < MISTAKE * base.rate * seconds
 
-    def _decide(self, measured: Measured, seconds: float, here: float) -> None:
+    def _decide(self, measured: Measured, seconds: float, inline: float) -> None:
         """Keep or give up what was tried, and try something else if it may be better."""
         now, base = self._clock(), self._base
         if base is not None:
@@ -396,7 +396,7 @@ class Tuner:
             # A loop that waits in neither goes as fast as it can.
             idle = not (more or base.waits or measured.waits)
             kept = idle or measured.rate >= needed
-            self.prefers_here = not (measured if kept else base).number
+            self.prefers_inline = not (measured if kept else base).number
             if not kept:
                 self._give_up(measured, base)
                 return
@@ -413,7 +413,7 @@ class Tuner:
         self._rates = rates = (*self._rates, measured.rate)[-LATEST:]
         self._say()
         if self._lost <= COST_SECONDS + COST_SHARE * (now - self._began):
-            for number, reason in advise(measured, self.limits, seconds, here, max(rates)):
+            for number, reason in advise(measured, self.limits, seconds, inline, max(rates)):
                 until, _ = self._given_up.get(number, (0.0, 0.0))
                 if number >= self.limits.least and now >= until:
                     self._base, self._reason, self._tried_at = measured, reason, now
@@ -449,7 +449,7 @@ class Tuner:
         self._look = min(LATER * self._look, LONGEST_LOOK)
         number = min(self.number or self.limits.first, self.limits.threads)
         self._forget()
-        self._here = 0.0 if self.number else seconds
+        self._inline = 0.0 if self.number else seconds
         self._reason = "samples take another time than before"
         self._set(1 if self.gains_nothing(seconds) and not self.limits.is_fixed else number)
 
@@ -467,7 +467,7 @@ class Tuner:
         """Forget what was tried."""
         self._base, self._usual = None, 0.0
         self._rates = ()
-        self.prefers_here = False
+        self.prefers_inline = False
         self._given_up.clear()
 
     def _set(self, number: int) -> None:
