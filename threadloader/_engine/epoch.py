@@ -345,11 +345,7 @@ class Epoch(TorchNames, Iterator[Any]):
                 raise self._closed()
             if head is None:
                 return None
-            if (
-                self._window.inline
-                and isinstance(head, OpenBatch)
-                and not (head.done or head.given)
-            ):
+            if self._window.inline and isinstance(head, OpenBatch):
                 self._maker.make(head)
             if self._copier is None and (self._threads is None or (head.done and self._begun)):
                 return head

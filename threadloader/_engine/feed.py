@@ -114,7 +114,7 @@ class SamplerFeed:
         self._pipeline = pipeline
         self._pool = pool
         # Drawn and not planned yet; None behind the last, and errors in their places.
-        self._ahead: deque[PlannedBatch | Exception | None] = deque()
+        self._drawn: deque[PlannedBatch | Exception | None] = deque()
 
     def start(self, calling: CallingThread) -> None:  # noqa: ARG002
         """Let the sampler draw its first batch at ``iter()``, as torch does with workers."""
@@ -123,12 +123,12 @@ class SamplerFeed:
 
     def draw_ahead(self, batches: int) -> None:
         """Draw from the sampler until so many batches are there for `plan`."""
-        ahead = self._ahead
-        while len(ahead) < batches and not (ahead and ahead[-1] is None):
+        drawn = self._drawn
+        while len(drawn) < batches and not (drawn and drawn[-1] is None):
             try:
-                ahead.append(self._planner.draw())
+                drawn.append(self._planner.draw())
             except Exception as error:  # noqa: BLE001  # raised in its turn
-                ahead.append(error)
+                drawn.append(error)
 
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Return the next batch, which nobody has begun to make; None after the last.
@@ -168,7 +168,7 @@ class SamplerFeed:
 
     def _draw(self) -> PlannedBatch | None:
         try:
-            drawn = self._ahead.popleft() if self._ahead else self._planner.draw()
+            drawn = self._drawn.popleft() if self._drawn else self._planner.draw()
             if isinstance(drawn, Exception):
                 raise drawn
             return drawn

@@ -116,6 +116,8 @@ class Maker:
 
     def make(self, batch: OpenBatch) -> None:
         """Make a batch in the calling thread, or let workers make it and those that follow."""
+        if batch.given or batch.done:
+            return
         try:
             self.making = True
             if self._stays:
