@@ -208,10 +208,6 @@ class Tuner:
         self._paused = False  # whether a pause was left out since a window ended
         self._noted: deque[tuple[int, str]] = deque()  # the most threads from now on, and why
 
-    def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
-        """Return a fresh one for a copy: another loader finds its own number."""
-        return Tuner, ()
-
     def serve(self, limits: Limits, latest: float = 0.0) -> None:
         """Say how many threads there may be in an epoch that begins.
 
