@@ -1,4 +1,4 @@
-"""What counting costs: this checkout next to another one, by CPU time, in rounds by turns.
+"""The cost of counting: this checkout next to another one, by CPU time, in rounds by turns.
 
 ``python -m benches.counting PATH``
 

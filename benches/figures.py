@@ -8,15 +8,16 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.blocks import BLOCKS, Source
+from benches.harness.blocks import BLOCKS
 from benches.harness.results import Results
-from benches.pictures import builds_picture, rivals_picture, threads_picture
+from benches.pictures import builds_picture, rivals_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +26,7 @@ __all__ = ["differing", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benches" / "results"
+CONTESTS = ("bench", "gil_vs_nogil")  # the files of `Results`
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -47,56 +49,40 @@ def main() -> int:
 
 def differing() -> Iterator[tuple[Path, str]]:
     """Yield the files that are not what the results say, and what they should hold."""
-    source = _source()
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
-        filled = BLOCK.sub(lambda found: _fill(found, source), text)
+        filled = BLOCK.sub(_fill, text)
         if filled != text:
             yield page, filled
-    for name, drawn in _pictures(source).items():
+    for name, drawn in _pictures().items():
         path = FOLDER / name
         if not path.exists() or path.read_text(encoding="utf-8") != drawn:
             yield path, drawn
 
 
-def _source() -> Source:
-    """Read the results."""
-    bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
-    names = (
-        *("self_driving", "interference", "token_batches", "resuming"),
-        *("libraries", "gpu", "symptoms"),
-    )
-    others = [_read(name) for name in names]
-    return Source(Results.load(bench), Results.load(builds), *others)
-
-
-def _read(name: str) -> dict[str, Any]:
-    """Read the results of a bench that writes them as they are; empty where it never ran."""
+@functools.cache
+def _read(name: str) -> Any:
+    """Read a file of results."""
     path = FOLDER / f"{name}.json"
-    told: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return told
+    return Results.load(path) if name in CONTESTS else json.loads(path.read_text("utf-8"))
 
 
-def _fill(found: re.Match[str], source: Source) -> str:
+def _fill(found: re.Match[str]) -> str:
     """Return the block with the figures of now.
 
     Raises:
         KeyError: There are no figures of that name.
     """
-    text = BLOCKS[found[2]](source)
-    return f"{found[1]}\n{text.strip()}\n\n{found[4]}"
+    name, block = BLOCKS[found[2]]
+    return f"{found[1]}\n{block(_read(name)).strip()}\n\n{found[4]}"
 
 
-def _pictures(source: Source) -> dict[str, str]:
-    """Draw all of which there are results."""
-    drawn = {}
-    if source.bench.contests:
-        drawn["rivals.svg"] = rivals_picture(source.bench)
-    if source.builds.contests:
-        drawn["gil_vs_nogil.svg"] = builds_picture(source.builds)
-    if source.self_driving:
-        drawn["threads.svg"] = threads_picture(source.self_driving)
-    return drawn
+def _pictures() -> dict[str, str]:
+    """Draw them."""
+    return {
+        "rivals.svg": rivals_picture(_read("bench")),
+        "gil_vs_nogil.svg": builds_picture(_read("gil_vs_nogil")),
+    }
 
 
 if __name__ == "__main__":

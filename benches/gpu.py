@@ -32,18 +32,15 @@ from torch.utils.data import DataLoader
 from benches.gpu_checks import (
     DEVICE,
     ENDLESS,
-    LEAVES,
     ON_DEVICE,
     Outcome,
-    Packing,
     Samples,
-    measure_packing,
     run_checks,
     run_mutants,
 )
-from benches.harness.machine import describe, python_label, usable_cores
-from benches.harness.rounds import Spread
-from benches.harness.tables import align, checklist, machine_lines, show_ratio, show_spread
+from benches.harness import blocks
+from benches.harness.machine import describe, machine_lines, python_label, usable_cores
+from benches.harness.tables import Spread, align, show_ratio
 from benches.harness.targets import Verdict
 from threadloader import ThreadLoader
 
@@ -69,26 +66,27 @@ def main() -> int:
         print(version, built if torch.version.cuda else "without CUDA", file=sys.stderr)
         return 3
     machine = describe()
-    print(machine_lines([(python_label(), machine)]))
+    print(machine_lines())
     gpu = f"{_cuda.get_device_name()}, CUDA {torch.version.cuda}"
     print(f"{gpu}; threads tried: {options.tried}, torch's workers: {options.workers}", flush=True)
     if options.mutants:
         return _mutants(options.batches)
     outcomes = _checked(options.batches)
     wrong = [outcome for outcome in outcomes if outcome.problem]
-    bench, packing = Bench(options), Packing()
+    bench = Bench(options)
     if options.rounds and not wrong:
         for size in SIZES:
             bench.copying(size * MIB)
         bench.computing()
-        packing = measure_packing(options.rounds)
-        print(f"\n{_packing_table(packing)}")
-        print(f"\n{checklist(bench.verdicts)}")
+    machine |= {"gpu": gpu, "threads": options.tried}
+    figures = {
+        "machine": machine,
+        "lanes": bench.kept,
+        "checks": [asdict(outcome) for outcome in outcomes],
+        "targets": [asdict(verdict) for verdict in bench.verdicts],
+    }
+    print(f"\n{blocks.gpu({python_label(): figures})}\n\n{_checklist(bench.verdicts)}")
     if options.json:
-        machine |= {"gpu": gpu, "threads": options.tried}
-        figures = {"machine": machine, "lanes": bench.kept, "packing": packing}
-        figures["checks"] = [asdict(outcome) for outcome in outcomes]
-        figures["targets"] = [asdict(verdict) for verdict in bench.verdicts]
         told = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
         told[python_label()] = figures
         options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
@@ -304,8 +302,6 @@ class Bench:
         lanes["threadloader, no rows to write"] = self._lane(partial(with_copier, ready), touch)
         found = self._run(title, lanes)
         bare = found["bare pinned copies"]
-        print(f"\nbatches of {title}, copied only", flush=True)
-        print(_table(found, nbytes, "x bare", lambda timings: _ratio(bare, timings)), flush=True)
         if nbytes < 16 * MIB:
             return
         mine = found["threadloader"]
@@ -335,8 +331,8 @@ class Bench:
         title = f"{nbytes // MIB} MiB, decoded"
         found = self._run(title, {"a resident batch": stay} | self._lanes(title, data, step))
         resting = found["a resident batch"]
-        print(f"\nbatches of {title}: {loading:.3g} ms to load; {times} x {matmul:.3g} ms a step")
-        print(_table(found, nbytes, "x resident", lambda timings: _ratio(timings, resting)))
+        steps = f"{loading:.3g} ms to load; {times} x {matmul:.3g} ms a step"
+        print(f"batches of {title}: {steps}", file=sys.stderr)
         ratio = _ratio(found["threadloader"], resting)
         self._judge(title, "step / resident batch's", "at most", 1.02, ratio)
 
@@ -415,45 +411,23 @@ def _attempt(label: str, lane: Callable[[], Timing]) -> Timing | None:
     return timing
 
 
-def _table(
-    found: dict[str, list[Timing | None]],
-    nbytes: int,
-    against: str,
-    ratio: Callable[[list[Timing | None]], Spread | None],
-) -> str:
-    header = ["loop", "ms/step", "GB/s", against, "stream waits, ms/step", "memory, batches"]
-    figures: list[Callable[[Timing], float]] = [
-        lambda timing: timing.step_ms,
-        lambda timing: nbytes / timing.step_ms / 1e6,
-        lambda timing: timing.wait_ms,
-        lambda timing: timing.peak / nbytes,
-    ]
-    rows = []
-    for name, timings in found.items():
-        cells = [show_spread(_spread(timings, figure)) for figure in figures]
-        cells.insert(2, show_ratio(ratio(timings), decimals=3))
-        rows.append([name, *cells])
-    return align(header, rows)
-
-
-def _spread(timings: Sequence[Timing | None], figure: Callable[[Timing], float]) -> Spread | None:
-    return Spread.of([figure(timing) for timing in timings if timing])
-
-
 def _ratio(above: Sequence[Timing | None], below: Sequence[Timing | None]) -> Spread | None:
     """Return the ratio of two lanes' steps within each round."""
     pairs = zip(above, below, strict=True)
     return Spread.of([mine.step_ms / its.step_ms for mine, its in pairs if mine and its])
 
 
-def _packing_table(found: Packing) -> str:
-    rows = []
-    for size, (apart, packed) in found.items():
-        gain = [one / other for one, other in zip(apart, packed, strict=True)]
-        cells = show_spread(Spread.of(apart)), show_spread(Spread.of(packed))
-        rows.append([f"{size >> 10} KiB", *cells, show_ratio(Spread.of(gain))])
-    title = f"{LEAVES} leaves copied apart, as the copier does, or packed"
-    return f"{title}\n{align(['a leaf', 'us apart', 'us packed', 'apart / packed'], rows)}"
+def _checklist(verdicts: Sequence[Verdict]) -> str:
+    rows = [
+        [
+            f"{verdict.workload}: {verdict.claim}",
+            f"{verdict.sense} {verdict.bound:g}",
+            show_ratio(verdict.figure, decimals=3),
+            verdict.outcome,
+        ]
+        for verdict in verdicts
+    ]
+    return align(["target", "asked", "found", "outcome"], rows)
 
 
 if __name__ == "__main__":

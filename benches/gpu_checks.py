@@ -11,7 +11,6 @@ import random
 import sys
 import time
 import zlib
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,12 +32,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DEVICE",
     "ENDLESS",
-    "LEAVES",
     "ON_DEVICE",
     "Outcome",
-    "Packing",
     "Samples",
-    "measure_packing",
     "run_checks",
     "run_mutants",
 ]
@@ -55,9 +51,6 @@ KEPT = 64  # batches
 CYCLES = 2_000_000  # of the device: about a millisecond
 ENDLESS = 10_000_000  # samples: no epoch of them comes to its end
 EPOCH = 37  # batches of an epoch that is broken off
-LEAVES = 8  # of a batch that is copied packed or apart
-LEAF_SIZES = tuple(4096 << shift for shift in range(0, 11, 2))  # 4 KiB to 4 MiB
-Packing = dict[int, tuple[list[float], list[float]]]  # bytes of a leaf -> us apart, us packed
 _cuda: Any = torch.cuda  # much of it has no types
 
 
@@ -408,37 +401,3 @@ def run_checks(batches: int) -> Iterator[Outcome]:
         except Exception as error:  # noqa: BLE001  # reported; the other checks go on
             slots, problem = 0, f"{type(error).__name__}: {error}"
         yield Outcome(name, number, time.perf_counter() - started, slots, problem)
-
-
-def measure_packing(rounds: int) -> Packing:
-    """Copy leaves one by one, and the same bytes at once, by what the copier copies with."""
-    with ThreadPoolExecutor(1) as pool:  # its thread has a stream of its own from then on
-        return pool.submit(_pack, rounds).result()
-
-
-def _pack(rounds: int) -> Packing:
-    """Return microseconds by the size of a leaf: apart and packed, by round."""
-    opened: Any = open_device(DEVICE)
-    device = opened.here()
-    device.adopt()
-    taken: Packing = {size: ([], []) for size in LEAF_SIZES}
-    for number in range(rounds + 1):
-        for size in LEAF_SIZES:
-            source = device.allocate(LEAVES * size)[1]
-            byte = np.dtype(np.uint8)
-            apart = [(leaf * size, byte, (size,)) for leaf in range(LEAVES)]
-            leaves = apart, [(0, byte, (LEAVES * size,))]
-            for which in (0, 1) if number % 2 else (1, 0):
-                times = max(32, min(512, (1 << 30) // (LEAVES * size)))
-                _cuda.synchronize()
-                started = time.perf_counter()
-                flying = deque([device.record()])
-                for _ in range(times):
-                    device.copy(source, leaves[which])
-                    flying.append(device.record())
-                    if len(flying) > 4:
-                        flying.popleft().synchronize()
-                _cuda.synchronize()
-                if number:  # the first round is the warm-up
-                    taken[size][which].append((time.perf_counter() - started) / times * 1e6)
-    return taken

@@ -1,4 +1,4 @@
-"""What loading costs a consumer that is bound by its launches.
+"""The cost of loading for a consumer that is bound by its launches.
 
 ``python -m benches.interference 3.11=python3.11 3.13t=python3.13t``
 
@@ -30,11 +30,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benches.harness.builds import labelled_python
+from benches.harness import blocks
+from benches.harness.asking import (
+    ROOT,
+    ask_module,
+    calibrate,
+    describe,
+    labelled_python,
+    make_photos,
+)
 from benches.harness.child import watch_compilation
-from benches.harness.driving import interference_rows
-from benches.harness.fresh_process import ROOT, ask_module, calibrate, describe, make_photos
-from benches.harness.tables import align, machine_lines
+from benches.harness.machine import machine_lines
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
@@ -81,7 +87,7 @@ def main() -> int:
     pythons = dict(options.pythons) or {"this": sys.executable}
     make_photos(list(pythons.values()))
     machine = {label: describe(python) for label, python in pythons.items()}
-    print(machine_lines(list(machine.items())))
+    print(machine_lines(machine))
     asked = {"seconds": options.seconds, "rounds": options.rounds}
     most = 60 + 4 * len(WAYS) * options.seconds * options.rounds
     found: dict[str, Any] = {}
@@ -90,10 +96,10 @@ def main() -> int:
         found[label] = ask_module(python, "benches.interference", question, most)
         found[label]["good"] = _is_good(found[label])
     results = {"machine": machine, **asked, "builds": found}
-    rows, missed = interference_rows(results)
-    print(align(rows[0], rows[1:]))
+    table = blocks.interference(results)
+    print(table)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
-    return 1 if missed else 0
+    return int("missed" in table)
 
 
 def _is_good(found: dict[str, Any]) -> bool:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 
-from benches.harness.tables import align
+from benches.harness import blocks
 from benches.workloads.other_libraries import PACKAGES, WORKLOADS
 from threadloader import ThreadLoader
 from threadloader._threads.tuner import gil_is_enabled
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from benches.workloads.other_libraries import Workload
 
 RESULTS = Path(__file__).parent / "results" / "libraries.json"
-LEAST, LEAST_CHOSEN = 0.97, 0.97
+LEAST = 0.97
 FIRST_SECONDS = 1.0  # that do not count
 KEPT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 LOADERS: dict[str, Callable[..., Any]] = {
@@ -68,7 +68,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     label = f"{sys.version_info.major}.{sys.version_info.minor}{'' if gil_is_enabled() else 't'}"
-    rows, found = [], {}
+    found = {}
     for name in options.workload or WORKLOADS:
         try:
             with tempfile.TemporaryDirectory() as folder:
@@ -78,13 +78,13 @@ def main() -> int:
             print(f"  {name} is left out: {error}", file=sys.stderr)
             continue
         found[name] = summary(turns)
-        rows.append(_row(name, found[name]))
-        print(f"  {'  '.join(rows[-1])}", file=sys.stderr, flush=True)
-    print(align(["workload", "default", "by number", "CPU", "of", "batches/s"], rows))
+        told = "  ".join(blocks.library_row(found[name]))
+        print(f"  {name}  {told}", file=sys.stderr, flush=True)
     results = json.loads(options.output.read_text()) if options.output.exists() else {}
     of_build = results.setdefault(label, {"workloads": {}})
     of_build["workloads"].update(found)
     of_build["date"], of_build["versions"] = f"{datetime.now(UTC):%Y-%m-%d}", _versions()
+    print(blocks.libraries({label: of_build | {"workloads": found}}))
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     return int(any(each["default"] < LEAST for each in found.values()))
 
@@ -152,11 +152,6 @@ def summary(turns: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
 
 def _ratio(turns: list[dict[str, tuple[float, float]]], name: str, other: str) -> float:
     return median(turn[name][0] / turn[other][0] for turn in turns)
-
-
-def _row(name: str, told: dict[str, Any]) -> list[str]:
-    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
-    return [name, *figures, told["best"], f"{told['rates']['torch']:.0f}"]
 
 
 if __name__ == "__main__":

@@ -8,12 +8,11 @@ workload every rival takes part with every number of workers; one that is far be
 measured again, and its figure is of that round.  What was delivered is compared with the dataset.
 
 ``--quick`` measures shorter, in fewer rounds, and leaves out numbers of workers that are rarely the
-best: everything on two interpreters in half an hour.  What it takes is said up front, from the run
-before.  Two rounds are always measured; after them the clock decides (``--minutes``), so that every
-workload has its turn.  ``--workload`` and ``--rival``, repeatable, measure a part; all is merged
-into one file of results, from which `benches.figures` writes the documentation's tables and
-pictures.  Exit code 1 says that a target was missed or a rival is ahead; the checklist at the end
-says which.
+best: everything on two interpreters in half an hour.  Two rounds are always measured; after them
+the clock decides (``--minutes``), so that every workload has its turn.  ``--workload`` and
+``--rival``, repeatable, measure a part; all is merged into one file of results, from which
+`benches.figures` writes the documentation's tables and pictures.  Exit code 1 says that a target
+was missed or a rival is ahead; the tables at the end say which.
 """
 
 from __future__ import annotations
@@ -27,31 +26,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.contest import Build, Contest, lanes_ahead, make_contest, with_footprint
-from benches.harness.fresh_process import (
+from benches.harness.asking import (
     ROOT,
+    KeptProcesses,
     MeasurementError,
-    ask,
     calibrate,
     describe,
     find_python,
     make_photos,
 )
-from benches.harness.kept_processes import KeptProcesses
+from benches.harness.blocks import ahead, targets, workload_table
+from benches.harness.contest import Build, Contest, lanes_ahead, make_contest, with_footprint
+from benches.harness.machine import machine_lines
 from benches.harness.results import Results
 from benches.harness.rounds import Rounds
-from benches.harness.tables import ahead_lines, checklist, contest_table, machine_lines
 from benches.harness.targets import judge, rivals_ahead
 from benches.loaders.catalog import LOADERS
-from benches.workloads.catalog import DECODING, WORKLOADS
+from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from benches.harness.rounds import Lane
 
 RESULTS = ROOT / "benches" / "results" / "bench.json"
-NAMES = tuple(name for name in WORKLOADS if name not in DECODING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def main() -> int:
     options = _options()
     pace: Pace = options.pace
     # The longest last: they have what the others leave of their time.
-    workloads = options.workload or list(reversed(NAMES))
+    workloads = options.workload or list(reversed(WORKLOADS))
     try:
         builds = [_build(python) for python in options.python or [sys.executable]]
         told = {build.label: describe(build.python) for build in builds}
@@ -95,20 +93,19 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     cores = int(told[builds[0].label]["cores"])
-    print(machine_lines(list(told.items())))
+    print(machine_lines(told))
     run = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     results = Results.load(options.json)
     how = {"rounds": pace.rounds, "seconds": pace.seconds, "quick": options.quick}
     took: dict[str, float] = {}  # seconds of each workload
-    how |= {"processes": "fresh" if options.fresh else "kept", "took": took}
+    how |= {"processes": "kept", "took": took}
     if pace.minutes < math.inf:
         print(f"planned: {pace.minutes:g} minutes", file=sys.stderr)
-    print(estimate(results.runs, workloads, how, len(builds)), file=sys.stderr)
     results.runs[run] = how
     results.builds |= told
     start = time.monotonic()
     kept = KeptProcesses()
-    rounds = Rounds(ask if options.fresh else kept.ask, run)
+    rounds = Rounds(kept.ask, run)
     measured: list[Contest] = []
     try:
         for number, workload in enumerate(workloads, 1):
@@ -127,22 +124,19 @@ def main() -> int:
                 )
                 for build in builds
             ]
-            if not (options.fresh or WORKLOADS[workload].fresh):
-                kept.prepare([lane for contest in field for lane in contest.lanes], cores)
             field = _run(field, rounds, pace, kept, due)
             measured += field
-            for contest in field:
-                print(f"\n{contest_table(rounds, contest)}", flush=True)
             took[workload] = round((time.monotonic() - begun) / len(builds), 1)
             print(f"{workload}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
             results.merge(field, rounds, options.rival or ())
             results.save(options.json)
+            lanes = [lane for contest in field for lane in contest.lanes]
+            print(f"\n{workload_table(results, workload)}\n{rounds.remarks(lanes)}", flush=True)
     finally:
         kept.close()
-    verdicts, ahead = judge(rounds, measured), rivals_ahead(rounds, measured)
-    print(f"\n{checklist(verdicts)}\n\n{ahead_lines(ahead)}")
-    missed = any(verdict.outcome == "missed" for verdict in verdicts)
-    return int(missed or any(found.excused is None for found in ahead))
+    print(f"\nTargets that are missed:\n{targets(results)}\n\nRivals ahead:\n{ahead(results)}")
+    missed = any(verdict.outcome == "missed" for verdict in judge(rounds, measured))
+    return int(missed or any(each.excused is None for each in rivals_ahead(rounds, measured)))
 
 
 def _options() -> argparse.Namespace:
@@ -154,7 +148,7 @@ def _options() -> argparse.Namespace:
         "--python", action="append", type=find_python, help="interpreter, repeatable (this one)"
     )
     parser.add_argument(
-        "--workload", action="append", choices=NAMES, help="repeatable (all)", metavar="NAME"
+        "--workload", action="append", choices=WORKLOADS, help="repeatable (all)", metavar="NAME"
     )
     rivals = [name for name in LOADERS if name != "threadloader"]
     parser.add_argument(
@@ -164,7 +158,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"{THOROUGH.rounds}, or {QUICK.rounds}")
     parser.add_argument("--seconds", type=float, help="least time of a measurement")
     parser.add_argument("--minutes", type=float, help=f"of the run, or {QUICK.minutes} if quick")
-    parser.add_argument("--fresh", action="store_true", help="a process for each measurement")
     parser.add_argument("--threads", type=int, help="threads (as many as cores)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file of results (%(default)s)")
     options = parser.parse_args()
@@ -187,33 +180,6 @@ def _build(python: str) -> Build:
     return Build(str(told["python"]), python, bool(told["free_threaded"]), packages)
 
 
-def estimate(
-    runs: Mapping[str, Mapping[str, Any]],
-    workloads: Sequence[str],
-    how: Mapping[str, Any],
-    builds: int,
-) -> str:
-    """Say how long it will take, from runs that were made alike.
-
-    Args:
-        runs: Those before, the oldest first.
-        workloads: To be measured.
-        how: They are.
-        builds: How many interpreters.
-    """
-    took: dict[str, float] = {}
-    for before in runs.values():
-        if all(before.get(key) == how[key] for key in ("quick", "seconds", "processes")):
-            took |= before.get("took", {})
-    known = [took[name] for name in workloads if name in took]
-    if not known:
-        return "nothing alike was measured before: how long it takes is not known"
-    minutes = sum(known) * builds / 60
-    rest = len(workloads) - len(known)
-    more = f", and {rest} more workloads" if rest else ""
-    return f"as the last time: {minutes:.0f} minutes for {len(known)} workloads{more}"
-
-
 def _run(
     field: Sequence[Contest], rounds: Rounds, pace: Pace, kept: KeptProcesses, due: float
 ) -> list[Contest]:
@@ -230,7 +196,7 @@ def _run(
     rounds.run(_neighbours([lane for contest in field for lane in contest.lanes]), 1)
     if field[0].workload == "bandwidth":
         field = [with_footprint(contest, rounds) for contest in field]
-        limits = [contest.limit for contest in field if contest.limit is not None]
+        limits = [lane for contest in field for lane in contest.of("processes")]
         rounds.run(limits, 1)
     if WORKLOADS[field[0].workload].figure != "pss_mib":  # which is the same in every round
         lanes = [lane for contest in field for lane in lanes_ahead(contest, rounds, pace.close)]

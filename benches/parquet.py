@@ -17,11 +17,8 @@ All take turns in one process, in an order that rotates; of all rounds the media
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,37 +26,25 @@ import pyarrow as pa
 from pyarrow import dataset as arrow
 from pyarrow import parquet
 
-from benches.harness.lanes import table_of
-from benches.harness.machine import describe, python_label
-from benches.harness.tables import machine_lines
+from benches.harness.lanes import run_lanes
 from threadloader import ThreadLoader
 from threadloader.datasets import ParquetRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 FILES, ROWS, GROUP, BATCH = 4, 200_000, 20_000, 256
 COLUMNS = ("number", "weight", "vector", "text")
 BUFFER = 10_000  # rows, of Hugging Face's stream
 
 
-def main() -> int:
-    """Run the rounds and print the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.parquet", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
-    print(machine_lines([(python_label(), describe())]))
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [_write(Path(folder, f"{number}.parquet"), number) for number in range(FILES)]
-        for columns in (COLUMNS[:-1], COLUMNS):
-            table = table_of(
-                _lanes(paths, columns, folder), rounds, "row", lambda batch: len(batch["number"])
-            )
-            print(f"\n{', '.join(columns)}")
-            print(table)
-    return 0
+def _tables(folder: Path) -> Any:
+    paths = [_write(folder / f"{number}.parquet", number) for number in range(FILES)]
+    return {
+        ", ".join(columns): _lanes(paths, columns, str(folder))
+        for columns in (COLUMNS[:-1], COLUMNS)
+    }
 
 
 def _write(path: Path, number: int) -> str:
@@ -131,4 +116,6 @@ def _by_index(table: Any) -> Iterable[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_lanes("parquet", __doc__, _tables, "row", count=lambda batch: len(batch["number"]))
+    )

@@ -1,20 +1,18 @@
-"""Pictures of the results: all rivals, builds with and without the GIL, and up to 128 threads."""
+"""Pictures of the results: all rivals, and builds with and without the GIL."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benches.drawing import Axis, Drawing, Panel
-from benches.harness.contest import Contest, figure_of
-from benches.harness.rounds import rate
-from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from benches.harness.contest import Contest
     from benches.harness.results import Results
 
-__all__ = ["builds_picture", "rivals_picture", "threads_picture"]
+__all__ = ["builds_picture", "rivals_picture"]
 
 ROW = 24  # pixels a workload
 COLOURS = {
@@ -44,7 +42,7 @@ WORDS = {
 def rivals_picture(results: Results) -> str:
     """Draw each rival's best as a dot, relative to ThreadLoader's best; a panel for each build."""
     contests = results.ordered()
-    names = [name for name in WORKLOADS if any(c.workload == name for c in contests)]
+    names = list(dict.fromkeys(contest.workload for contest in contests))
     wide, beside, gap = 330, 150, 50
     height = 130 + ROW * len(names) + 90
     drawing = Drawing(
@@ -81,17 +79,12 @@ def rivals_picture(results: Results) -> str:
 
 def _ratios(results: Results, contest: Contest) -> dict[str, float]:
     """Return how much better each rival is than ThreadLoader; below 1 it is worse."""
-    workload, rounds = WORKLOADS[contest.workload], results.rounds
-    figure, most = figure_of(workload), workload.more_is_better
-    ours = rounds.best(contest.of("threadloader"), figure, most=most)
-    found = {}
-    for loader in contest.rivals:
-        theirs = rounds.best(contest.of(loader), figure, most=most)
-        pair = (theirs, ours) if most else (ours, theirs)
-        ratio = rounds.ratio(*pair, figure)
-        if ratio is not None:
-            found[loader] = ratio.median
-    return found
+    ours = contest.of("threadloader")
+    ratios = {
+        loader: results.rounds.better(contest.of(loader), ours, contest.figure)[0]
+        for loader in contest.rivals
+    }
+    return {loader: ratio.median for loader, ratio in ratios.items() if ratio is not None}
 
 
 def builds_picture(results: Results) -> str:
@@ -143,7 +136,7 @@ def _gil(results: Results, build: str) -> str:
 def _unit(results: Results, contests: Mapping[str, Contest]) -> float:
     """Return the rate of the bare loop on the first build."""
     contest = next(iter(contests.values()))
-    spread = results.rounds.spread(contest.bare, rate)
+    spread = results.rounds.spread(contest.of("bare_loop")[0], "rate")
     return spread.median if spread else 1.0
 
 
@@ -151,63 +144,8 @@ def _by_threads(results: Results, contest: Contest, unit: float) -> list[tuple[f
     return [
         (lane.question.workers, spread.median / unit)
         for lane in contest.of("threadloader")
-        if (spread := results.rounds.spread(lane, rate))
+        if (spread := results.rounds.spread(lane, "rate"))
     ]
-
-
-DRIVEN = ("photos", "remote", "pure_python", "cache_fills", "reads_then_work", "rows_then_images")
-CALLING = 0.5  # where the calling thread is on a logarithmic axis
-
-
-def threads_picture(told: Mapping[str, Any]) -> str:
-    """Draw how many threads the default has found, over the seconds of a first epoch.
-
-    Args:
-        told: What `benches.self_driving` has written.
-    """
-    names = [name for name in DRIVEN if name in told["workloads"]]
-    builds = list(told["machine"])
-    drawing = Drawing(90 + 400 * len(builds), 460, "Threads over time, found by the default")
-    found = {
-        (name, build): told["workloads"][name][build]["threads"]
-        for name in names
-        for build in builds
-        if build in told["workloads"][name]
-    }
-    seconds = told["seconds"]  # of a phase
-    longest = max((times[-1][0] for times in found.values()), default=seconds)
-    phases = [seconds * number for number in range(round(longest / seconds) + 1)]
-    for number, build in enumerate(builds):
-        panel = Panel(
-            drawing,
-            80 + 400 * number,
-            70,
-            310,
-            270,
-            Axis(0, phases[-1], phases),
-            Axis(CALLING, 256, [CALLING, *(1 << n for n in range(9))], True, show=_threads),
-        )
-        panel.axes(f"Python {build}", "seconds, phase by phase", "threads that may run")
-        for kind, name in zip("abcdef", names, strict=False):
-            if (name, build) in found:
-                panel.curve(_steps_of(found[name, build]), kind, dots=False)
-    for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
-        left, low = 80 + place % 3 * 230, 412 + place // 3 * 24
-        drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
-        drawing.word(left + 34, low, name.replace("_", " "), "small")
-    return drawing.svg()
-
-
-def _threads(value: float) -> str:
-    return "caller" if value == CALLING else f"{value:g}"
-
-
-def _steps_of(times: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the corners of a curve that keeps each value until the next one."""
-    corners = [(times[0][0], times[0][1])]
-    for seconds, threads in times[1:]:
-        corners += [(seconds, corners[-1][1]), (seconds, threads)]
-    return corners
 
 
 def _times(value: float) -> str:

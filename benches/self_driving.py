@@ -1,4 +1,4 @@
-"""What the default number of threads reaches, beside every fixed one.
+"""The rates of the default number of threads, beside every fixed one.
 
 ``python -m benches.self_driving 3.11=python3.11 3.13t=python3.13t``
 
@@ -20,8 +20,7 @@ best number is then one for both kinds.  A fixed number's rates are those of eac
 without what its start and the changes cost it.
 
 Ratios are to the turn before and to the turn after; of all rounds the median, the least and the
-most.  **Noise** is the best fixed number in one turn, of itself in the turn before.  The threads
-that might run are in the JSON, four times a second.
+most.  **Noise** is the best fixed number in one turn, of itself in the turn before.
 """
 
 from __future__ import annotations
@@ -35,11 +34,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.builds import labelled_python
+from benches.harness import blocks
+from benches.harness.asking import (
+    ROOT,
+    ask_module,
+    calibrate,
+    describe,
+    labelled_python,
+    make_photos,
+)
 from benches.harness.child import watch_compilation
-from benches.harness.driving import driven_rows
-from benches.harness.fresh_process import ROOT, ask_module, calibrate, describe, make_photos
-from benches.harness.tables import align, machine_lines
+from benches.harness.machine import machine_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,7 +77,7 @@ def main() -> int:
     pythons = dict(options.pythons) or {"this": sys.executable}
     make_photos(list(pythons.values()))
     machine = {label: describe(python) for label, python in pythons.items()}
-    print(machine_lines(list(machine.items())))
+    print(machine_lines(machine))
     asked = {"seconds": options.seconds, "rounds": options.rounds}
     found: dict[str, dict[str, Any]] = {}
     for label, python in pythons.items():
@@ -83,10 +88,10 @@ def main() -> int:
             found.setdefault(name, {})[label] = summary(told)
             print(f"  {name} {label}", file=sys.stderr, flush=True)
     results = {"machine": machine, "least": LEAST, **asked, "workloads": found}
-    rows, missed = driven_rows(results)
-    print(align(rows[0], rows[1:]))
+    table = blocks.self_driving(results)
+    print(table)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
-    return 1 if missed else 0
+    return int("missed" in table)
 
 
 def _measure(question: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +139,6 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
             "of the loop": _spread(_of(passes, LOOP, firsts)),
             "noise": _spread(_noise(passes, best, for_all)),
         },
-        "threads": epochs[-2]["threads"],
         "passes": passes,
         "epochs": [epoch["phases"] for epoch in epochs],
     }
@@ -142,8 +146,7 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
 
 def _usual(passes: Sequence[Rates], setting: str) -> list[float]:
     """Return a setting's rates, by kind: medians over its turns."""
-    turns = [turn[setting] for turn in passes if setting in turn]
-    return [median(rates) for rates in zip(*turns, strict=True)]
+    return [median(rates) for rates in zip(*(turn[setting] for turn in passes), strict=True)]
 
 
 def _loaded(epoch: dict[str, Any], kinds: int) -> list[int]:
@@ -172,17 +175,15 @@ def _of(
 def _beside(passes: Sequence[Rates], setting: str, number: int) -> list[list[float]]:
     """Return a setting's rates, by kind, in its turns before and after an epoch.
 
-    They are not averaged: of noisy turns, a mean is no median.  If the setting was far behind in
-    its first turn it had no other.
+    They are not averaged: of noisy turns, a mean is no median.
     """
-    turns = [turn[setting] for turn in passes[number : number + 2] if setting in turn]
-    return turns or [passes[0][setting]]
+    return [turn[setting] for turn in passes[number : number + 2]]
 
 
 def _noise(passes: Sequence[Rates], setting: str, samples: Sequence[int]) -> Iterable[float]:
     """Yield what a setting reaches in its turns, by what it did in the turns before."""
-    turns = [_seconds(turn[setting], samples) for turn in passes if setting in turn]
-    return [before / after for before, after in pairwise(turns)] or [1.0]
+    turns = [_seconds(turn[setting], samples) for turn in passes]
+    return [before / after for before, after in pairwise(turns)]
 
 
 def _spread(ratios: Iterable[float]) -> dict[str, float]:

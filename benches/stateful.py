@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.random import RandomState
 
-from benches.harness.machine import describe, gil_enabled, python_label
-from benches.harness.tables import align, machine_lines
+from benches.harness.machine import gil_enabled, machine_lines
+from benches.harness.tables import align
 from benches.harness.usage import measure_pss_mib
 from threadloader import ThreadLoader, ThreadLoaderWarning, get_worker_info
 
@@ -357,7 +357,7 @@ def main() -> int:
             if time.monotonic() > end:
                 break
     faulthandler.cancel_dump_traceback_later()
-    print(machine_lines([(python_label(), describe())]))
+    print(machine_lines())
     columns = ["epochs", "samples", "wrong", "errors"]
     lines = {**found, "all": total}
     rows = [[name, *(f"{counts[each]:,}" for each in columns)] for name, counts in lines.items()]

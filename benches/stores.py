@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benches.harness.machine import describe, python_label
-from benches.harness.rounds import Spread
-from benches.harness.tables import align, machine_lines, show_ratio, show_spread
+from benches.harness.machine import machine_lines
+from benches.harness.tables import Spread, align, show_ratio, show_spread
 from threadloader.datasets import RemoteFile
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def main() -> int:
                     rates.setdefault(name, []).append(count / seconds)
                     cpu.setdefault(name, []).append(1000 * spent / count)
                     kept.setdefault(name, []).append(_kept(lanes[name], options))
-    print(machine_lines([(python_label(), describe())]))
+    print(machine_lines())
     print(f"\n{options.threads} threads, {SAMPLE_BYTES} bytes a request")
     rows = [
         [

@@ -1,4 +1,4 @@
-"""What a list of millions of strings costs with worker processes and with threads.
+"""The cost of a list of millions of strings, with worker processes and with threads.
 
 ``python -m benches.symptoms``, once with each Python: the results of the others are kept.
 
@@ -19,11 +19,11 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from benches.harness.fresh_process import ask_module
-from benches.harness.machine import describe, python_label
-from benches.harness.tables import align, machine_lines
+from benches.harness import blocks
+from benches.harness.asking import ask_module
+from benches.harness.machine import describe, machine_lines, python_label
 from benches.harness.usage import measure_pss_mib
-from benches.workloads.paths import Paths
+from benches.workloads.indices import Paths
 from threadloader import ThreadLoader
 
 BATCH_SIZE, EPOCHS = 256, 5
@@ -48,7 +48,7 @@ def main() -> int:
         print(json.dumps(measure(**json.loads(options.child))))
         return 0
     label, machine = python_label(), describe()
-    print(machine_lines([(label, machine)]))
+    print(machine_lines())
     found: dict[str, Any] = {
         figure: {
             name: {workers: ask(figure, name, workers) for workers in WORKERS}
@@ -56,9 +56,8 @@ def main() -> int:
         }
         for figure in ("mib", "ms")
     }
-    for figure, told in found.items():
-        rows = [[name, *(f"{each:.4g}" for each in told[name].values())] for name in told]
-        print(align([figure, *(f"{workers} workers" for workers in WORKERS)], rows))
+    for figure in found:
+        print(f"{figure}\n{blocks.symptoms({label: found}, figure)}")
     told = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
     told[label] = {"machine": machine, **found}
     options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -1,32 +1,37 @@
-"""The figures of the documentation as Markdown, each block a function of the results."""
+"""The figures of the documentation as Markdown, each block a function of one file of results."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from benches.harness import batching, driving
-from benches.harness.contest import Contest, figure_of
-from benches.harness.rounds import Lane, Spread, rate
-from benches.harness.tables import show_number, show_ratio, show_spread
+from benches.harness.tables import Spread, markdown, show_number, show_ratio, show_spread
 from benches.harness.targets import Verdict, judge, rivals_ahead
 from benches.loaders.catalog import LOADERS
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from benches.harness.contest import Contest
     from benches.harness.results import Results
-    from benches.workloads.catalog import Workload
+    from benches.harness.rounds import Lane
 
-__all__ = ["BLOCKS", "Source"]
+__all__ = [
+    "BLOCKS",
+    "ahead",
+    "batching",
+    "gil",
+    "interference",
+    "libraries",
+    "library_row",
+    "self_driving",
+    "symptoms",
+    "targets",
+    "workload_table",
+]
 
-UNITS = {
-    "rate": "samples/s",
-    "first_batch_ms": "ms to the first batch",
-    "process_ms": "ms to the first batch",
-    "pss_mib": "MiB",
-}
+UNITS = {"rate": "samples/s", "first_batch_ms": "ms to the first batch", "pss_mib": "MiB"}
 # Of the README, beside torch's DataLoader.
 AGAINST_TORCH = {
     "photos": "photos, decoded by Pillow",
@@ -38,247 +43,165 @@ AGAINST_TORCH = {
     "integers_job": "a hundred epochs of 4 batches of integers",
     "strings": "memory, 5 million strings in a list",
 }
-# Beside the best rival.
-HEADLINES = (
-    *("photos", "photos_v2", "cifar", "rows", "tensor_rows", "tensor_dataset", "bandwidth"),
-    *("remote", "pure_python", "text", "tar_zst", "mnist_job", "integers_job", "strings"),
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """All results.
-
-    Args:
-        bench: Of `benches.north_star`.
-        builds: Of `benches.gil_vs_nogil`.
-        self_driving: Of `benches.self_driving`, as it writes them.
-        interference: Of `benches.interference`, likewise.
-        token_batches: Of `benches.token_batches`, likewise.
-        resuming: Of `benches.resuming`, likewise.
-        libraries: Of `benches.libraries`, likewise.
-        gpu: Of `benches.gpu`, likewise.
-        symptoms: Of `benches.symptoms`, likewise.
-    """
-
-    bench: Results
-    builds: Results
-    self_driving: Mapping[str, Any] = field(default_factory=dict)
-    interference: Mapping[str, Any] = field(default_factory=dict)
-    token_batches: Mapping[str, Any] = field(default_factory=dict)
-    resuming: Mapping[str, Any] = field(default_factory=dict)
-    libraries: Mapping[str, Any] = field(default_factory=dict)
-    gpu: Mapping[str, Any] = field(default_factory=dict)
-    symptoms: Mapping[str, Any] = field(default_factory=dict)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def plain(workload: str) -> str:
+def _plain(workload: str) -> str:
     """Return a workload's name in words."""
     return workload.replace("_", " ")
 
 
-def machine(source: Source) -> str:
+def _title(lane: Lane) -> str:
+    """Return a lane in words, with its number of workers where a loader has several."""
+    entry = LOADERS[lane.question.loader]
+    return entry.title + ("" if len(entry.workers) == 1 else f" x{lane.question.workers}")
+
+
+# Of `benches.north_star` and `benches.gil_vs_nogil`.
+
+
+def machine(results: Results) -> str:
     """Say what was measured on, when, and how."""
-    return _machine(source.bench)
-
-
-def _machine(results: Results) -> str:
-    if not results.builds:
-        return "Not measured yet."
     first = next(iter(results.builds.values()))
     lines = [f"- {first['cores']} cores of a machine with {first['processor']}, {first['system']}"]
     for label, told in results.builds.items():
         versions = [f"{name} {v}" for name, v in told["packages"].items() if v]
         lines.append(f"- {label}: Python {told['python_version']}, {', '.join(versions)}")
     for run, how in results.runs.items():
-        quick = ", quick" if how["quick"] else ""
+        lanes = [lane for lane, name in results.rounds.runs.items() if name == run]
+        disturbed, known = results.rounds.disturbed(lanes)
+        busy = f"in {disturbed} of {known} measurements others used more than a tenth of a core"
         lines.append(
-            f"- {run} UTC: medians of {_rounds(results, run)} rounds of {how['seconds']:g} s at "
-            f"least{quick}; {_disturbance(results, run)}"
+            f"- {run} UTC: medians of up to {how['rounds']} rounds of {how['seconds']:g} s at "
+            f"least{', quick' if how['quick'] else ''}; "
+            f"{busy if disturbed else 'nothing else ran on it'}"
         )
     return "\n".join(lines)
 
 
-def _rounds(results: Results, run: str) -> str:
-    """Say how many rounds there were, of the lanes that took part in all."""
-    counts = {
-        len(results.rounds.answers[lane])
-        for lane, name in results.rounds.runs.items()
-        if name == run and lane.question.loader == "threadloader"
-    }
-    least, most = min(counts, default=0), max(counts, default=0)
-    return str(most) if least == most else f"{least} to {most}"
-
-
-def _disturbance(results: Results, run: str) -> str:
-    """Say how busy others kept the machine."""
-    busy = [
-        answer.other_cores_busy
-        for lane, name in results.rounds.runs.items()
-        if name == run
-        for answer in results.rounds.of(lane)
-        if answer.other_cores_busy is not None
-    ]
-    disturbed = [cores for cores in busy if cores > 0.1]
-    if not disturbed:
-        return "nothing else ran on it"
-    return (
-        f"in {len(disturbed)} of {len(busy)} measurements others used more than a tenth of a core"
-    )
-
-
-def workloads(source: Source) -> str:
+def workloads(results: Results) -> str:
     """List what is loaded."""
-    names = dict.fromkeys(contest.workload for contest in source.bench.ordered())
-    rows = [[plain(name), WORKLOADS[name].title] for name in names]
-    return table(["workload", "what it is"], rows)
+    names = dict.fromkeys(contest.workload for contest in results.ordered())
+    rows = [[_plain(name), WORKLOADS[name].title] for name in names]
+    return markdown(["workload", "what it is"], rows)
 
 
-def against_torch(source: Source) -> str:
+def against_torch(results: Results) -> str:
     """Compare ThreadLoader's best with torch's DataLoader, in-process and with workers."""
-    results = source.bench
     header = ["", "compared by"]
     for label in results.builds:
         header += [f"{label}: times torch in-process", "times torch's best with workers"]
     rows = []
     for name, title in AGAINST_TORCH.items():
-        row = [title, _unit(WORKLOADS[name])]
+        row = [title, UNITS[WORKLOADS[name].figure]]
         for label in results.builds:
             contest = results.contests.get((label, name))
-            theirs = contest.of("torch_dataloader") if contest else ()
-            for lanes in (
-                [lane for lane in theirs if not lane.question.workers],
-                [lane for lane in theirs if lane.question.workers],
-            ):
-                ratio, _ = _against(results, contest, lanes) if contest else (None, None)
+            theirs = contest.of("torch_dataloader") if contest else []
+            for with_workers in (False, True):
+                lanes = [lane for lane in theirs if bool(lane.question.workers) is with_workers]
+                ratio, _ = _better(results, contest, lanes)
                 row.append(show_number(ratio.median) if ratio else "-")
         rows.append(row)
-    return table(header, rows)
+    return markdown(header, rows)
 
 
-def headline(source: Source) -> str:
+def headline(results: Results) -> str:
     """Compare ThreadLoader with the best rival of each workload."""
-    results = source.bench
-    header = [
-        "workload",
-        "compared by",
-        *(f"{label}: times the best rival" for label in results.builds),
-    ]
     rows = []
-    for name in HEADLINES:
-        cells = [
-            _against_best(results, results.contests.get((label, name))) for label in results.builds
-        ]
-        if any(cells):
-            rows.append([plain(name), _unit(WORKLOADS[name]), *(cell or "-" for cell in cells)])
-    return table(header, rows)
+    for name in dict.fromkeys(contest.workload for contest in results.ordered()):
+        cells = []
+        for label in results.builds:
+            contest = results.contests.get((label, name))
+            lanes = (
+                [lane for loader in contest.rivals for lane in contest.of(loader)]
+                if contest
+                else []
+            )
+            ratio, theirs = _better(results, contest, lanes)
+            cells.append(f"{show_ratio(ratio)}: {_title(theirs)}" if ratio and theirs else "-")
+        if set(cells) != {"-"}:
+            rows.append([_plain(name), UNITS[WORKLOADS[name].figure], *cells])
+    builds = (f"{label}: times the best rival" for label in results.builds)
+    return markdown(["workload", "compared by", *builds], rows)
 
 
-def _unit(workload: Workload) -> str:
-    """Return the unit of what loaders are compared by."""
-    return "ms" if workload.kind == "import" else UNITS[workload.figure]
-
-
-def _against_best(results: Results, contest: Contest | None) -> str:
-    """Return ThreadLoader's best by the best rival's."""
-    if contest is None:
-        return ""
-    lanes = [lane for loader in contest.rivals for lane in contest.of(loader)]
-    ratio, theirs = _against(results, contest, lanes)
-    return f"{show_ratio(ratio)}: {_lane_name(theirs)}" if ratio and theirs else ""
-
-
-def _against(
-    results: Results, contest: Contest, lanes: Sequence[Lane]
+def _better(
+    results: Results, contest: Contest | None, lanes: list[Lane]
 ) -> tuple[Spread | None, Lane | None]:
     """Return ThreadLoader's best by that of others, so that more than 1 is better, and theirs."""
-    workload, rounds = WORKLOADS[contest.workload], results.rounds
-    figure, most = figure_of(workload), workload.more_is_better
-    ours = rounds.best(contest.of("threadloader"), figure, most=most)
-    theirs = rounds.best(lanes, figure, most=most)
-    return rounds.ratio(*((ours, theirs) if most else (theirs, ours)), figure), theirs
+    if contest is None:
+        return None, None
+    return results.rounds.better(contest.of("threadloader"), lanes, contest.figure)
 
 
-def _lane_name(lane: Lane) -> str:
-    workers = lane.question.workers
-    one = len(LOADERS[lane.question.loader].workers) == 1
-    return LOADERS[lane.question.loader].title + ("" if one else f" x{workers}")
-
-
-def targets(source: Source) -> str:
-    """List the project's own targets, and what became of them."""
+def targets(results: Results) -> str:
+    """List the project's own targets that are missed, and say how many are met."""
     found: dict[tuple[str, str], dict[str, Verdict]] = {}
-    for verdict in judge(source.bench.rounds, source.bench.ordered()):
-        if verdict.outcome != "not measured":
+    verdicts = judge(results.rounds, results.ordered())
+    for verdict in verdicts:
+        if verdict.outcome == "missed":
             found.setdefault((verdict.workload, verdict.claim), {})[verdict.build] = verdict
-    header = ["workload", "figure", "target", *source.bench.builds]
     rows = []
     for (workload, claim), by_build in found.items():
-        first = next(iter(by_build.values()))
-        cells = [_verdict(by_build.get(label)) for label in source.bench.builds]
-        rows.append([plain(workload), claim, f"{first.sense} {_bounds(by_build)}", *cells])
-    return table(header, rows)
-
-
-def _bounds(by_build: Mapping[str, Verdict]) -> str:
-    """Return the bound, or those of all builds where they differ."""
-    bounds = {f"{verdict.bound:.3g}" for verdict in by_build.values()}
-    if len(bounds) == 1:
-        return bounds.pop()
-    return ", ".join(f"{verdict.bound:.3g} on {build}" for build, verdict in by_build.items())
-
-
-def _verdict(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "-"
-    text = show_ratio(verdict.figure)
-    return f"**{text}: missed**" if verdict.outcome == "missed" else f"{text}: met"
-
-
-def ahead(source: Source) -> str:
-    """List the rivals that are ahead, and say why where that is known."""
-    rows = [
-        [
-            plain(found.workload),
-            found.build,
-            f"{LOADERS[found.loader].title} x{found.workers}",
-            show_ratio(found.ratio),
-            found.excused or "**ahead**",
+        bounds = {f"{verdict.sense} {verdict.bound:.3g}" for verdict in by_build.values()}
+        cells = [
+            show_ratio(by_build[label].figure) if label in by_build else ""
+            for label in results.builds
         ]
-        for found in rivals_ahead(source.bench.rounds, source.bench.ordered())
+        rows.append([_plain(workload), claim, " or ".join(sorted(bounds)), *cells])
+    counts = Counter((verdict.build, verdict.outcome) for verdict in verdicts)
+    met = (f"{counts[label, 'met']} on {label}" for label in results.builds)
+    header = ["workload", "figure", "target", *results.builds]
+    return f"{markdown(header, rows)}\n\nTargets that are met: {', '.join(met)}."
+
+
+def ahead(results: Results) -> str:
+    """List the rivals that are ahead beyond the spread of the rounds, the farthest first."""
+    rivals = [
+        found
+        for found in rivals_ahead(results.rounds, results.ordered())
+        if found.excused != "within the spread of the rounds"
     ]
-    if not rows:
-        return "No rival is ahead in anything that it takes part in."
-    header = ["workload", "Python", "rival", "times ThreadLoader's best", ""]
-    return table(header, rows)
+    rows = []
+    for name in dict.fromkeys(found.workload for found in rivals):
+        cells = []
+        for label in results.builds:
+            of_build = [f for f in rivals if (f.workload, f.build) == (name, label)]
+            of_build.sort(key=lambda found: -found.ratio.median)
+            cells.append(
+                ", ".join(
+                    f"{LOADERS[f.loader].title} x{f.workers} {f.ratio.median:.2f}" for f in of_build
+                )
+            )
+        rows.append([_plain(name), *cells])
+    return markdown(["workload", *results.builds], rows) if rows else "No rival is ahead."
 
 
-def rivals(source: Source) -> str:
-    """Return a table for each workload: all loaders, on all builds side by side."""
-    results = source.bench
-    names = dict.fromkeys(contest.workload for contest in results.ordered())
-    return "\n\n".join(_rivals_of(results, name) for name in names)
+def left_out(results: Results) -> str:
+    """List who does not take part, and why; and who failed."""
+    reasons: dict[str, dict[str, None]] = {}
+    for contest in results.ordered():
+        for loader, why in contest.left_out.items():
+            name = f"{LOADERS[loader].title} on {contest.build.label}"
+            reasons.setdefault(why, {})[name] = None
+        for lane in contest.lanes:
+            if lane in results.rounds.errors:
+                where = f"{_title(lane)} on {contest.build.label}, {_plain(contest.workload)}"
+                why = f"failed: `{results.rounds.errors[lane][:120]}`"
+                reasons.setdefault(why, {})[where] = None
+    lines = [f"- {why}: {', '.join(names)}" for why, names in reasons.items()]
+    return "\n".join(lines) or "All take part."
 
 
-def _rivals_of(results: Results, name: str) -> str:
-    """Return one of the tables."""
-    workload = WORKLOADS[name]
-    figure = figure_of(workload)
+def workload_table(results: Results, name: str) -> str:
+    """Return the table of one workload: all loaders, on all builds side by side."""
     contests = {
         label: results.contests[label, name]
         for label in results.builds
         if (label, name) in results.contests
     }
-    unit = _unit(workload)
     header = ["loader", "workers"]
     for label in contests:
-        header += [f"{label}: {unit}", "CPU us a sample", "MiB added"]
+        header += [f"{label}: {UNITS[WORKLOADS[name].figure]}", "CPU us a sample", "MiB added"]
     keys = dict.fromkeys(
         (lane.question.loader, lane.question.workers)
         for loader in LOADERS
@@ -289,155 +212,157 @@ def _rivals_of(results: Results, name: str) -> str:
     for loader, workers in keys:
         row = [LOADERS[loader].title, str(workers)]
         for contest in contests.values():
-            lane = contest.lane(loader, workers)
-            row += [
-                show_spread(results.rounds.spread(lane, figure)),
-                _median(results, lane, "cpu_us_per_sample"),
-                _median(results, lane, "pss_added_mib"),
-            ]
+            lane = next(iter(contest.of(loader, workers)), None)
+            row.append(show_spread(results.rounds.spread(lane, contest.figure)))
+            for figure in ("cpu_us_per_sample", "pss_added_mib"):
+                spread = results.rounds.spread(lane, figure)
+                row.append(show_number(spread.median) if spread else "-")
         rows.append(row)
-    return f"### {plain(name).capitalize()}\n\n{workload.title}.\n\n{table(header, rows)}"
+    return f"{WORKLOADS[name].title}.\n\n{markdown(header, rows)}"
 
 
-def _median(results: Results, lane: Lane | None, name: str) -> str:
-    spread = results.rounds.spread(lane, lambda answer: getattr(answer, name))
-    return show_number(spread.median) if spread else "-"
+def gil(results: Results) -> str:
+    """Return the rates by threads, builds side by side."""
+    rows = []
+    for name in dict.fromkeys(contest.workload for contest in results.ordered()):
+        contests = [results.contests[label, name] for label in results.builds]
+        for lane in contests[0].lanes:
+            key = lane.question.loader, lane.question.workers
+            cells = [
+                show_spread(results.rounds.spread(next(iter(contest.of(*key)), None), "rate"))
+                for contest in contests
+            ]
+            rows.append([_plain(name), LOADERS[key[0]].title, str(key[1]), *cells])
+    return markdown(["workload", "loader", "threads", *results.builds], rows)
 
 
-def left_out(source: Source) -> str:
-    """List who does not take part, and why; and who failed."""
-    reasons: dict[str, dict[str, list[str]]] = {}
-    for contest in source.bench.ordered():
-        for loader, why in contest.left_out.items():
-            by_reason = reasons.setdefault(f"{LOADERS[loader].title} on {contest.build.label}", {})
-            by_reason.setdefault(why, []).append(plain(contest.workload))
-        for lane in contest.lanes:
-            if lane in source.bench.rounds.errors:
-                name = f"{_lane_name(lane)} on {contest.build.label}"
-                why = f"failed: `{source.bench.rounds.errors[lane][:120]}`"
-                reasons.setdefault(name, {}).setdefault(why, []).append(plain(contest.workload))
-    every = len({contest.workload for contest in source.bench.ordered()})
-    lines = [
-        f"- {name}: {why}" + ("" if len(where) > every - 4 else f" ({', '.join(where)})")
-        for name, by_reason in reasons.items()
-        for why, where in by_reason.items()
-    ]
-    return "\n".join(lines) or "All take part."
+# Of benches that write their own files.
 
 
-def of_workload(name: str) -> Callable[[Source], str]:
-    """Return what makes the table of one workload, for the page on what it is about."""
-
-    def block(source: Source) -> str:
-        results = source.bench
-        if not any(key[1] == name for key in results.contests):
-            return "Not measured yet."
-        return _rivals_of(results, name).partition("\n\n")[2]
-
-    return block
-
-
-def gil(source: Source) -> str:
-    """Return the rates by threads, builds side by side, and what one thread costs."""
-    results = source.builds
-    if not results.contests:
-        return "Not measured yet."
-    names = dict.fromkeys(contest.workload for contest in results.ordered())
-    header = ["workload", "loader", "threads", *results.builds]
+def libraries(told: Mapping[str, Any]) -> str:
+    """Return what `benches.libraries` has found."""
+    names = dict.fromkeys(name for found in told.values() for name in found["workloads"])
+    header = ["library"]
+    for label in told:
+        header += [f"{label}: default", "by number", "CPU", "faster of torch's"]
     rows = []
     for name in names:
-        contests = {label: results.contests.get((label, name)) for label in results.builds}
-        keys = dict.fromkeys(
-            (lane.question.loader, lane.question.workers)
-            for contest in contests.values()
-            if contest
-            for lane in contest.lanes
-        )
-        for loader, workers in keys:
-            cells = [
-                show_spread(results.rounds.spread(contest.lane(loader, workers), rate))
-                if contest
-                else "-"
-                for contest in contests.values()
-            ]
-            rows.append([plain(name), LOADERS[loader].title, str(workers), *cells])
-    costs = [f"- {line}" for name in names for line in _single_thread_costs(results, name)]
-    return "\n".join([table(header, rows), "", *costs])
+        row = [name]
+        for found in told.values():
+            each = found["workloads"].get(name)
+            row += library_row(each) if each else [""] * 4
+        rows.append(row)
+    measured = [f"- {label}: {found['date']}, {found['versions']}" for label, found in told.items()]
+    return "\n".join([markdown(header, rows), "", *measured])
 
 
-def _single_thread_costs(results: Results, name: str) -> list[str]:
-    """Say how fast one thread of each free-threaded build is, relative to its twin."""
-    lines = []
-    for label in results.builds:
-        mine = results.contests.get((label, name))
-        twin = results.contests.get((label.removesuffix("t"), name))
-        if not label.endswith("t") or mine is None or twin is None:
-            continue
-        for loader in ("bare_loop", "threadloader"):
-            ratio = results.rounds.ratio(mine.lane(loader, 1), twin.lane(loader, 1), rate)
-            lines.append(
-                f"{plain(name)}, one thread, {LOADERS[loader].title}: {label} has "
-                f"{show_ratio(ratio)} of the rate of {twin.build.label}"
-            )
-    return lines
-
-
-def gil_machine(source: Source) -> str:
-    """Say what the builds were measured on."""
-    return _machine(source.builds)
-
-
-def going_on(source: Source) -> str:
-    """Return how long each kind of order takes to go on, and how large its state is."""
-    if not source.resuming:
-        return "Not measured yet."
-    rows = [
-        [kind, f"{figures['ms']:.1f}", f"{figures['bytes']:.0f}"]
-        for kind, figures in source.resuming["going on"].items()
+def library_row(told: Mapping[str, Any]) -> list[str]:
+    """Return the cells of one library on one build."""
+    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
+    of_best = told["of the better"]
+    return [
+        *figures,
+        told["best"] + (f" ({1 / of_best:.1f} of the default)" if of_best < 1 else ""),
     ]
-    return table(["order, samples", "ms to the next batch", "bytes of the state"], rows)
 
 
-def agreeing(source: Source) -> str:
-    """Return what ranks wait for one another before the first batch."""
-    if not source.resuming:
-        return "Not measured yet."
-    names = ("first batch", "next epoch", "not sharded")
-    rows = [
-        [ranks, *(f"{figures[name]:.2f}" for name in names)]
-        for ranks, figures in source.resuming["agreement"].items()
-    ]
+def self_driving(told: Mapping[str, Any]) -> str:
+    """Return what `benches.self_driving` has found.
+
+    There is a row for each workload and build, and one for each phase of data that changes.
+    """
+
+    def cell(what: str, spread: Mapping[str, float]) -> str:
+        good = spread["median"] >= told["least"].get(what, 0.0)
+        return f"{_spread(spread)}{'' if good else ': **missed**'}"
+
     header = [
-        "ranks",
-        "first batch, ms",
-        "first batch of a later epoch, ms",
-        "without `shard=`, ms",
+        *("workload", "Python", "after 5 s", "first epoch", "second epoch", "of the loop"),
+        *("best fixed", "found", "noise"),
     ]
-    return table(header, rows)
+    rows = []
+    for name, builds in told["workloads"].items():
+        for build, found in builds.items():
+            words, ratios, phases = _plain(name), found["ratios"], found["phases"]
+            whole = [cell(what, ratios[what]) for what in ("first epoch", "second epoch")]
+            whole += [cell("of the loop", ratios["of the loop"]), found["best"]]
+            changes = len(phases) > 1
+            for number, phase in enumerate(phases if changes else ()):
+                again = " again" if number > 1 else ""
+                after = cell("after 5 s", phase["after 5 s"])
+                about = [f"{words}: {phase['kind']}{again}", build, after, "", "", ""]
+                rows.append([*about, phase["best"], _threads(phase), ""])
+            after = "" if changes else cell("after 5 s", phases[0]["after 5 s"])
+            about = [f"{words}: all" if changes else words, build, after]
+            threads = "" if changes else _threads(phases[0])
+            rows.append([*about, *whole, threads, _spread(ratios["noise"])])
+    return markdown(header, rows)
 
 
-def symptoms(source: Source, figure: str) -> str:
+def _threads(phase: Mapping[str, Any]) -> str:
+    """Return the threads at the end of a phase, in all rounds."""
+    found = sorted(set(phase["threads"]))
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
+def interference(told: Mapping[str, Any]) -> str:
+    """Return what `benches.interference` has found: a row for each way of loading and build."""
+    rows = []
+    for build, found in told["builds"].items():
+        for way, figures in found["ways"].items():
+            cells = [_spread(figures[what]) for what in ("step", "with waiting")]
+            cells += [f"{figures[what]:.2f}" for what in ("p99", "p99 with waiting")]
+            if way == "default" and not found["good"]:
+                cells[0] += ": **missed**"
+            rows.append([way, build, *cells])
+    header = ["loading", "Python", "step", "step and waiting", "p99 of a step", "p99, waiting"]
+    return markdown(header, rows)
+
+
+def _spread(told: Mapping[str, float]) -> str:
+    return show_ratio(Spread(told["median"], told["low"], told["high"]))
+
+
+def batching(told: Mapping[str, Any]) -> str:
+    """Return what `benches.token_batches` has found: a row for each way to make batches."""
+    kinds = told["batching"]
+    header = [""]
+    for kind in kinds:
+        header += [f"{kind}: padding", "largest batch", "useful", "with attention"]
+    best_first = sorted(kinds["instructions"].items(), key=lambda way: -way[1]["useful, 8 ranks"])
+    rows = []
+    for way, _ in best_first:
+        row = [way]
+        for found in kinds.values():
+            row += [f"{found[way]['padding']:.1%}", f"{found[way]['largest batch']:.2f}"]
+            row += [
+                f"{found[way][f'{each}, 8 ranks']:.1%}" for each in ("useful", "with attention")
+            ]
+        rows.append(row)
+    costs = [found["TokenBatches"]["us a batch"] for found in kinds.values()]
+    cost = f"`TokenBatches` takes {min(costs):.0f} to {max(costs):.0f} us a batch."
+    return f"{markdown(header, rows)}\n\n{cost}"
+
+
+def symptoms(told: Mapping[str, Any], figure: str) -> str:
     """Return a figure of `benches.symptoms` by Python, way to load, and number of workers."""
-    if not source.symptoms:
-        return "Not measured yet."
-    rows, workers = list[list[str]](), list[str]()
-    for label, told in source.symptoms.items():
-        for way, cells in told[figure].items():
-            workers = list(cells)
-            rows.append([label, way, *(f"{each:,.0f}" for each in cells.values())])
-    return table(["Python", "", *(f"{number} workers" for number in workers)], rows)
+    rows = [
+        [label, way, *(f"{each:,.0f}" for each in cells.values())]
+        for label, of_build in told.items()
+        for way, cells in of_build[figure].items()
+    ]
+    return markdown(["Python", "", "0 workers", "4 workers", "8 workers"], rows)
 
 
-def gpu(source: Source) -> str:
+def gpu(told: Mapping[str, Any]) -> str:
     """Return the loops on a GPU, the machine, and the number of workers of each."""
-    if not source.gpu:
-        return "Not measured yet."
     rows, notes = dict[tuple[str, str], list[str]](), list[str]()
-    for label, told in source.gpu.items():
+    for label, found in told.items():
         best = list[str]()
-        for title, lanes in told["lanes"].items():
+        for title, lanes in found["lanes"].items():
             if title.startswith("trials: "):
-                best.append(f"{title.removeprefix('trials: ')} {min(lanes, key=lanes.__getitem__)}")
+                count = min(lanes, key=lanes.__getitem__, default="-")
+                best.append(f"{title.removeprefix('trials: ')} {count}")
                 continue
             nbytes = int(title.split()[0]) << 20
             for loop, timings in lanes.items():
@@ -445,7 +370,7 @@ def gpu(source: Source) -> str:
                 spreads = (steps, [nbytes / step / 1e6 for step in steps])
                 row = rows.setdefault((title, loop), [])
                 row.extend(show_spread(Spread.of(each)) for each in spreads)
-        machine, checks = told["machine"], told["checks"]
+        machine, checks = found["machine"], found["checks"]
         checked = sum(check["batches"] for check in checks)
         wrong = sum(check["problem"] is not None for check in checks)
         versions = f"Python {machine['python_version']}, torch {machine['packages']['torch']}"
@@ -456,36 +381,26 @@ def gpu(source: Source) -> str:
             f"- {label}, workers, the best of several: {', '.join(best)}",
             f"- {label}: {compared}; checks that found one wrong: {wrong}",
         ]
-    builds = [f"{label}: {unit}" for label in source.gpu for unit in ("ms a step", "GB/s")]
-    header = ["a batch", "loop", *builds]
-    return "\n".join(
-        [table(header, [[*names, *cells] for names, cells in rows.items()]), "", *notes]
-    )
+    builds = [f"{label}: {unit}" for label in told for unit in ("ms a step", "GB/s")]
+    lines = [[*names, *cells] for names, cells in rows.items()]
+    return "\n".join([markdown(["a batch", "loop", *builds], lines), "", *notes])
 
 
-BLOCKS: dict[str, Callable[[Source], str]] = {
-    "machine": machine,
-    "workloads": workloads,
-    "against_torch": against_torch,
-    "headline": headline,
-    "targets": targets,
-    "ahead": ahead,
-    "rivals": rivals,
-    "left_out": left_out,
-    "gil": gil,
-    "gil_machine": gil_machine,
-    "self_driving": lambda source: driving.self_driving(source.self_driving),
-    "interference": lambda source: driving.interference(source.interference),
-    "gpu": gpu,
-    "libraries": lambda source: driving.libraries(source.libraries),
-    "batching": lambda source: batching.batching(source.token_batches),
-    "packing": lambda source: batching.packing(source.token_batches),
-    "resuming": lambda source: batching.resuming(source.token_batches),
-    "going_on": going_on,
-    "symptoms_memory": lambda source: symptoms(source, "mib"),
-    "symptoms_start": lambda source: symptoms(source, "ms"),
-    "agreeing": agreeing,
-    "arrays": of_workload("arrays"),
-    "tensor_dataset": of_workload("tensor_dataset"),
-    "tar_zst": of_workload("tar_zst"),
+#: The file in `benches/results` that a block is of, and what makes it.
+BLOCKS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    **{
+        block.__name__: ("bench", block)
+        for block in (machine, workloads, against_torch, headline, targets, ahead, left_out)
+    },
+    "arrays": ("bench", lambda results: workload_table(results, "arrays")),
+    "tar_zst": ("bench", lambda results: workload_table(results, "tar_zst")),
+    "gil": ("gil_vs_nogil", gil),
+    "gil_machine": ("gil_vs_nogil", machine),
+    "self_driving": ("self_driving", self_driving),
+    "interference": ("interference", interference),
+    "libraries": ("libraries", libraries),
+    "gpu": ("gpu", gpu),
+    "batching": ("token_batches", batching),
+    "symptoms_memory": ("symptoms", lambda told: symptoms(told, "mib")),
+    "symptoms_start": ("symptoms", lambda told: symptoms(told, "ms")),
 }

@@ -11,11 +11,9 @@ from benches.loaders.catalog import LOADERS
 from benches.workloads.catalog import WORKLOADS, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-    from benches.harness.record import Answer
-
-__all__ = ["Build", "Contest", "figure_of", "lanes_ahead", "make_contest", "with_footprint"]
+__all__ = ["Build", "Contest", "lanes_ahead", "make_contest", "with_footprint"]
 
 
 # A process for each measurement takes seconds to start.
@@ -63,46 +61,18 @@ class Contest:
     left_out: dict[str, str] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
 
-    def lane(self, loader: str, workers: int | None = None) -> Lane | None:
-        """Return a loader's lane, the only one or that with so many workers."""
-        for lane in self.lanes:
-            if lane.question.loader == loader and workers in (None, lane.question.workers):
-                return lane
-        return None
-
-    def of(self, loader: str) -> list[Lane]:
-        """Return all lanes of a loader."""
-        return [lane for lane in self.lanes if lane.question.loader == loader]
+    def of(self, loader: str, *workers: int) -> list[Lane]:
+        """Return the lanes of a loader, all or those with so many workers."""
+        return [
+            lane
+            for lane in self.lanes
+            if lane.question.loader == loader and (not workers or lane.question.workers in workers)
+        ]
 
     @property
-    def bare(self) -> Lane | None:
-        """The bare loop."""
-        return self.lane("bare_loop")
-
-    @property
-    def limit(self) -> Lane | None:
-        """A bare loop per core; None where cores are not what limits."""
-        return self.lane("processes")
-
-    @property
-    def ours(self) -> Lane | None:
-        """ThreadLoader with as many threads as there are cores."""
-        return self.lane("threadloader", self.threads)
-
-    @property
-    def inline(self) -> Lane | None:
-        """ThreadLoader in the calling thread."""
-        return self.lane("threadloader", 0)
-
-    @property
-    def single(self) -> Lane | None:
-        """ThreadLoader with one thread."""
-        return self.lane("threadloader", 1)
-
-    @property
-    def torch_inline(self) -> Lane | None:
-        """Torch's DataLoader without workers."""
-        return self.lane("torch_dataloader", 0)
+    def figure(self) -> str:
+        """The field of an answer that loaders are compared by."""
+        return WORKLOADS[self.workload].figure
 
     @property
     def rivals(self) -> list[str]:
@@ -110,16 +80,6 @@ class Contest:
         names = dict.fromkeys(lane.question.loader for lane in self.lanes)
         own = ("threadloader", "threadloader_shared_rng", "processes")
         return [name for name in names if name not in own]
-
-
-def figure_of(workload: Workload) -> Callable[[Answer], float | None]:
-    """Return what loaders are compared by."""
-
-    def figure(answer: Answer) -> float | None:
-        found: float | None = getattr(answer, workload.figure)
-        return found
-
-    return figure
 
 
 def make_contest(
@@ -159,28 +119,22 @@ def make_contest(
         if missing:
             left_out[loader] = f"{', '.join(missing)} not installed: no wheel for this Python"
             continue
-        if loader == "processes":
-            counts: tuple[int, ...] = (cores,)
-        elif workload.kind == "import":
-            counts = (threads,)
-        else:
-            counts = _worker_counts(loader, workload, threads, quick=quick)
+        count = cores if loader == "processes" else threads
         lanes += [
             Lane(build.label, build.python, Question(name, loader, workers, seconds, spin))
-            for workers in counts
+            for workers in _worker_counts(loader, workload, count, quick=quick)
         ]
     return Contest(name, build, threads, tuple(lanes), left_out)
 
 
 def _takes_part(loader: str, workload: Workload, rivals: Collection[str]) -> bool:
     """Whether a loader can do the workload, and is asked to."""
-    entry = LOADERS[loader]
     if rivals and loader not in (*rivals, "threadloader"):
         return False
-    if workload.source not in entry.sources:
+    if workload.source not in LOADERS[loader].sources:
         return False
     if workload.kind == "import":
-        return entry.imported is not None
+        return loader == "threadloader"
     if loader == "processes":
         return workload.limit
     return loader != "threadloader_shared_rng" or workload.random
@@ -190,6 +144,8 @@ def _worker_counts(
     loader: str, workload: Workload, threads: int, *, quick: bool
 ) -> tuple[int, ...]:
     """Return the numbers of workers that a loader is measured with."""
+    if workload.kind == "import":
+        return (threads,)
     # Of our own, and of torch's where processes may win, all are of interest.
     own = loader.startswith("threadloader")
     few = quick and not own and loader != "webdataset_shards"
@@ -212,19 +168,20 @@ def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:
         first: The round.
         close: The part of the best rival's figure that a lane must reach to stay.
     """
-    workload = WORKLOADS[contest.workload]
-    figure = figure_of(workload)
     found = {
-        lane: spread.median for lane in contest.lanes if (spread := first.spread(lane, figure))
+        lane: spread.median
+        for lane in contest.lanes
+        if (spread := first.spread(lane, contest.figure))
     }
     theirs = {
-        lane: median if workload.more_is_better else 1 / max(median, 1e-9)
+        lane: median if contest.figure == "rate" else 1 / max(median, 1e-9)
         for lane, median in found.items()
         if lane.question.loader in contest.rivals
     }
     best = max(theirs.values(), default=0.0)
-    always = {contest.bare, contest.limit, contest.torch_inline, *contest.of("threadloader")}
-    always |= {*contest.of("threadloader_shared_rng")}
+    always = {*contest.of("torch_dataloader", 0)}
+    for loader in ("bare_loop", "processes", "threadloader", "threadloader_shared_rng"):
+        always |= {*contest.of(loader)}
     return [
         lane
         for lane in contest.lanes
@@ -242,12 +199,13 @@ def with_footprint(contest: Contest, first: Rounds) -> Contest:
         contest: With a limit.
         first: The first round, in which ThreadLoader has counted its slots.
     """
-    ours, limit = contest.ours, contest.limit
-    slots = [answer.counters.get("slots_made", 0) for answer in first.of(ours)] if ours else []
-    if limit is None or not slots:
+    ours = contest.of("threadloader", contest.threads)
+    slots = [answer.counters.get("slots_made", 0) for lane in ours for answer in first.of(lane)]
+    limits = contest.of("processes")
+    if not limits or not slots:
         return contest
-    buffers = max(1, round(max(slots) / limit.question.workers))
-    changed = replace(limit, question=replace(limit.question, buffers=buffers))
-    first.answers.pop(limit, None)
-    lanes = tuple(changed if lane == limit else lane for lane in contest.lanes)
+    buffers = max(1, round(max(slots) / limits[0].question.workers))
+    changed = replace(limits[0], question=replace(limits[0].question, buffers=buffers))
+    first.answers.pop(limits[0], None)
+    lanes = tuple(changed if lane == limits[0] else lane for lane in contest.lanes)
     return replace(contest, lanes=lanes)

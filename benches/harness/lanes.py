@@ -1,36 +1,61 @@
-"""Lanes of one bench that take turns: what each iterates over, and what a sample of it costs."""
+"""A small bench: lanes that take turns in one process, and what a sample of each costs."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.rounds import Spread
-from benches.harness.tables import align, show_spread
+from benches.harness.machine import machine_lines
+from benches.harness.tables import Spread, align, show_spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    Lanes = Mapping[str, Callable[[], Iterable[Any]]]
 
-def table_of(
-    lanes: Mapping[str, Callable[[], Iterable[Any]]],
-    rounds: int,
+__all__ = ["run_lanes"]
+
+
+def run_lanes(
+    bench: str,
+    purpose: str | None,
+    make: Callable[[Path], Mapping[str, Lanes]],
     what: str,
     count: Callable[[Any], int] = len,
-) -> str:
-    """Measure lanes in rounds by turns; return a table of their rates and CPU time.
+) -> int:
+    """Be the whole of a bench: read the command line, measure, print tables, return the exit code.
 
     Args:
-        lanes: Return what each iterates over, by name: an epoch of batches.
-        rounds: How many.
+        bench: The module's name.
+        purpose: Its docstring.
+        make: Returns the lanes of each table, by its title; a lane returns an epoch of batches.
+            It gets a folder that is deleted in the end.
         what: A sample in words.
         count: Returns the number of samples in a batch.
     """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benches.{bench}", description=(purpose or "").partition("\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    print(machine_lines())
+    with tempfile.TemporaryDirectory() as folder:
+        for title, lanes in make(Path(folder)).items():
+            print(f"\n{title}\n{_table(lanes, rounds, what, count)}", flush=True)
+    return 0
+
+
+def _table(lanes: Lanes, rounds: int, what: str, count: Callable[[Any], int]) -> str:
+    """Measure in rounds, each of which begins with another lane; return rates and CPU time."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in lanes}
     names = list(lanes)
     for number in range(rounds):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
             wall, cpu = time.perf_counter(), time.process_time()
             samples = sum(map(count, lanes[name]()))
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -1,4 +1,4 @@
-"""What the figures were measured on: processor, cores, Python build, packages.
+"""The machine that figures were measured on: processor, cores, Python build, packages.
 
 ``python -m benches.harness.machine`` prints it as JSON, which is how a run learns about
 an interpreter other than its own.
@@ -14,11 +14,14 @@ import sys
 import sysconfig
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadloader._threads.machine import usable_cores
 
-__all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["describe", "gil_enabled", "machine_lines", "python_label", "usable_cores"]
 
 PACKAGES = (
     *("numpy", "pillow", "pillow-simd", "simplejpeg", "leanjpeg-simple", "torch", "torchvision"),
@@ -67,6 +70,24 @@ def _lasting() -> dict[str, Any]:
         # torch may be importable without metadata, and threadloader from a checkout.
         "importable": {name: util.find_spec(name) is not None for name in MODULES},
     }
+
+
+def machine_lines(builds: Mapping[str, dict[str, Any]] | None = None) -> str:
+    """Return what a run is on: the machine once, then a line for each interpreter.
+
+    Args:
+        builds: What `describe` says in each, by its label; this one by default.
+    """
+    builds = builds or {python_label(): describe()}
+    first = next(iter(builds.values()))
+    hardware = f"{first['processor']}, {first['cores']} cores, {first['architecture']}"
+    lines = [f"{hardware}, {first['system']}, load {first['load']}"]
+    for label, told in builds.items():
+        packages = told["packages"]
+        versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+        gil = "GIL on" if told["gil_enabled"] else "GIL off"
+        lines.append(f"{label}: {told['python_version']}, {gil}; {versions}")
+    return "\n".join(lines)
 
 
 def _processor() -> str:

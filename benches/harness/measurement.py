@@ -1,13 +1,13 @@
 """The measured process: one loader, one workload, four steps.
 
-`benches.harness.fresh_process` and `benches.harness.kept_processes` start it by way of
-`benches.harness.child`, and the same steps are taken for every loader:
+`benches.harness.asking` starts it by way of `benches.harness.child`, and the same steps are taken
+for every loader:
 
 1. Import the loader, make the dataset, fetch one sample, bring the allocator into the
    state of a process that has run for a while. Not timed.
 2. Construct the loader, start an epoch, take the first batch: the time to the
    first batch, threads or processes started within it included.
-3. Finish the epoch, checking each batch. This is the warm-up, and not timed:
+3. Finish the epoch, counting its samples. This is the warm-up, and not timed:
    caches fill, torch's persistent workers and their queues are up, buffers exist.
 4. Iterate whole epochs until the time asked for is over: the rate. Whole epochs
    only, for a batch that is loaded ahead must not count for less than one
@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benches.harness.delivered import BatchCheck, samples_in
+from benches.harness.delivered import samples_in
 from benches.harness.machine import usable_cores
 from benches.harness.record import Answer, Question
-from benches.harness.usage import Usage, measure_pss_mib, measure_usage, system_cpu_s
+from benches.harness.usage import Meter, measure_pss_mib
 from benches.loaders.catalog import Loader, Setup, import_rival
 from benches.workloads.catalog import WORKLOADS
 
@@ -64,13 +64,11 @@ def answer(question: Question) -> Answer:
     if question.loader == "processes":
         from benches.loaders.processes import measure_together
 
-        return _total(question, measure_together(question, measure))
+        return _total(measure_together(question, measure))
     kind = WORKLOADS[question.workload].kind
     if kind == "rate":
         return measure(question)
-    if kind == "job":
-        return _measure_jobs(question)
-    return _measure_starts(question, once=kind == "fresh process")
+    return _measure_jobs(question) if kind == "job" else _measure_starts(question)
 
 
 def make_setup(question: Question, workload: Workload, batches: int | None = None) -> Setup:
@@ -117,11 +115,12 @@ def measure(
         after_rate: Called with the loader as soon as the rate is measured.
 
     Raises:
-        ValueError: The loader delivered other batches than it should.
+        ValueError: The loader delivered more or fewer samples than it should.
     """
     workload = WORKLOADS[question.workload]
     if workload.figure == "pss_mib":
-        _import_torch()
+        with suppress(ImportError):  # who trains has imported it, whatever loads the data
+            import_module("torch.utils.data")
     rival = import_rival(question.loader)
     setup = make_setup(question, workload)
     settle_allocator()
@@ -133,57 +132,39 @@ def measure(
     epoch = iter(loader)
     first = next(epoch)
     first_batch_ms = (time.perf_counter() - started) * 1000
-    check = BatchCheck(workload, setup.dataset)
-    check.first(first)
+    delivered = samples_in(first)
     # No batch is kept beyond its turn: that would cost a loader another buffer.
     del first
     for batch in epoch:
-        check.next(batch)
+        delivered += samples_in(batch)
         if time.perf_counter() - started > WARM * question.seconds:
             break
     else:
-        check.end()
+        if delivered != len(setup.dataset):
+            raise ValueError(f"{delivered} of {len(setup.dataset)} samples were delivered")
     del batch, epoch
     before_rate()
 
-    used, system = measure_usage(), system_cpu_s()
-    samples = batches = epochs = 0
-    started = time.perf_counter()
-    latest = started + max(PATIENCE * question.seconds, _patience(workload))
-    while True:
+    meter = Meter()
+    patience = max(PATIENCE * question.seconds, _patience(workload))
+    samples = batches = 0
+    while meter.seconds() < question.seconds or not batches:
         for batch in loader:
             samples += samples_in(batch)
             batches += 1
-            if time.perf_counter() > latest:
+            if meter.seconds() > patience:
                 break
-        epochs += 1
-        elapsed = time.perf_counter() - started
-        if elapsed >= question.seconds:
-            break
-    used = _difference(measure_usage(), used)
-    system = _later(system_cpu_s(), system)
+    figures = meter.figures(samples, batches)
     del batch
     after_rate(loader)
     pss_mib = measure_pss_mib()
     counters = loader.counters()
     loader.close()
     return Answer(
-        workload=question.workload,
-        loader=question.loader,
-        workers=question.workers,
-        rate=samples / elapsed,
+        **figures,
         first_batch_ms=first_batch_ms,
-        cpu_us_per_sample=None if used.cpu_s is None else used.cpu_s / samples * 1e6,
-        faults_per_batch=None if used.minor_faults is None else used.minor_faults / batches,
-        samples=samples,
-        batches=batches,
-        epochs=epochs,
-        elapsed_s=elapsed,
-        other_cores_busy=None
-        if system is None or used.cpu_s is None
-        else max(0.0, (system - used.cpu_s) / elapsed),
         pss_mib=pss_mib,
-        pss_added_mib=_later(pss_mib, before_mib),
+        pss_added_mib=None if pss_mib is None or before_mib is None else pss_mib - before_mib,
         counters=counters,
     )
 
@@ -195,62 +176,33 @@ def _patience(workload: Workload) -> float:
     return PATIENCE_PARALLEL_S if workload.parallel else PATIENCE_S
 
 
-def _measure_starts(question: Question, *, once: bool) -> Answer:
-    """Make loader after loader, and take the first batch of each; the first one is the warm-up.
-
-    Args:
-        question: What to measure.
-        once: Whether there is one loader, the first of its process.
-    """
+def _measure_starts(question: Question) -> Answer:
+    """Make loader after loader, and take the first batch of each; the first one is the warm-up."""
     workload = WORKLOADS[question.workload]
-    if once:
-        _import_torch()
     rival = import_rival(question.loader)
     setup = make_setup(question, workload)
     times: list[float] = []
-    used = measure_usage()
-    begun = time.perf_counter()
-    process_ms = None
+    meter = Meter()
     while True:
         started = time.perf_counter()
         loader = rival(setup)
         epoch = iter(loader)
         first = next(epoch)
         times.append(time.perf_counter() - started)
-        if question.started is not None and process_ms is None:
-            process_ms = (time.monotonic() - question.started) * 1000
-        BatchCheck(workload, setup.dataset).first(first)
         del first, epoch
         loader.close()
         del loader
-        elapsed = time.perf_counter() - begun
-        enough = len(times) > 1 and elapsed > question.seconds
-        if once or enough or len(times) > MOST_STARTS or elapsed > SLOW_START_S:
+        enough = len(times) > 1 and meter.seconds() > question.seconds
+        if enough or len(times) > MOST_STARTS or meter.seconds() > SLOW_START_S:
             break
-    used = _difference(measure_usage(), used)
-    counted = times[1:] or times
-    samples = workload.batch_size * len(times)
+    used = meter.figures(workload.batch_size * len(times), len(times))
+    usual = median(times[1:] or times)
     return Answer(
-        workload=question.workload,
-        loader=question.loader,
-        workers=question.workers,
-        rate=workload.batch_size / median(counted),
-        first_batch_ms=median(counted) * 1000,
-        cpu_us_per_sample=None if used.cpu_s is None else used.cpu_s / samples * 1e6,
-        faults_per_batch=None,
-        samples=samples,
-        batches=len(times),
-        epochs=len(times),
-        elapsed_s=elapsed,
-        process_ms=process_ms,
+        rate=workload.batch_size / usual,
+        first_batch_ms=usual * 1000,
+        cpu_us_per_sample=used["cpu_us_per_sample"],
         pss_mib=measure_pss_mib(),
     )
-
-
-def _import_torch() -> None:
-    """Import torch where it is: who trains has done that, whatever loads the data."""
-    with suppress(ImportError):
-        import_module("torch.utils.data")
 
 
 def _measure_jobs(question: Question) -> Answer:
@@ -264,41 +216,28 @@ def _measure_jobs(question: Question) -> Answer:
     setup = make_setup(question, workload)
     settle_allocator()
     gc.collect()
-    used = measure_usage()
+    meter = Meter()
+    patience = max(PATIENCE * question.seconds, PATIENCE_PARALLEL_S)
     samples = batches = jobs = 0
-    started = time.perf_counter()
-    elapsed, done = 0.0, True
-    while elapsed < question.seconds:
+    done = True
+    while meter.seconds() < question.seconds:
         loader = rival(setup)
-        done = True
         for batch in chain.from_iterable(repeat(loader, workload.epochs)):
             samples += samples_in(batch)
             batches += 1
-            done = time.perf_counter() - started < max(
-                PATIENCE * question.seconds, PATIENCE_PARALLEL_S
-            )
+            done = meter.seconds() < patience
             if not done:
                 break
         del batch
         loader.close()
         del loader
         jobs += 1
-        elapsed = time.perf_counter() - started
-    used = _difference(measure_usage(), used)
+    figures = meter.figures(samples, batches)
     if done and samples != jobs * workload.epochs * len(setup.dataset):
         raise ValueError(f"{samples} samples in {jobs} jobs of {workload.epochs} epochs")
     return Answer(
-        workload=question.workload,
-        loader=question.loader,
-        workers=question.workers,
-        rate=samples / elapsed,
-        first_batch_ms=None,
-        cpu_us_per_sample=None if used.cpu_s is None else used.cpu_s / samples * 1e6,
-        faults_per_batch=None,
-        samples=samples,
-        batches=batches,
-        epochs=jobs * workload.epochs,
-        elapsed_s=elapsed,
+        rate=figures["rate"],
+        cpu_us_per_sample=figures["cpu_us_per_sample"],
         pss_mib=measure_pss_mib(),
     )
 
@@ -318,40 +257,15 @@ def settle_allocator() -> None:
     del block
 
 
-def _later(after: float | None, before: float | None) -> float | None:
-    """Subtract, where both are known."""
-    return None if after is None or before is None else after - before
-
-
-def _difference(after: Usage, before: Usage) -> Usage:
-    """Return what was used between the two."""
-    faults = _later(after.minor_faults, before.minor_faults)
-    return Usage(_later(after.cpu_s, before.cpu_s), None if faults is None else int(faults))
-
-
-def _total(question: Question, parts: tuple[Answer, ...]) -> Answer:
+def _total(parts: tuple[Answer, ...]) -> Answer:
     """Add up the answers of processes that ran at the same time."""
-    samples = sum(part.samples for part in parts)
-    batches = sum(part.batches for part in parts)
-    cpu = [part.cpu_us_per_sample for part in parts]
-    faults = [part.faults_per_batch for part in parts]
-    others = [part.other_cores_busy for part in parts]
+    others = _mean([part.other_cores_busy for part in parts])
+    siblings = min(len(parts), usable_cores()) - 1  # each counts these, a core each, as others
     return Answer(
-        workload=question.workload,
-        loader=question.loader,
-        workers=question.workers,
         rate=sum(part.rate for part in parts),
-        first_batch_ms=None,
-        cpu_us_per_sample=_mean(cpu),
-        faults_per_batch=_mean(faults),
-        samples=samples,
-        batches=batches,
-        epochs=sum(part.epochs for part in parts),
-        elapsed_s=max(part.elapsed_s for part in parts),
-        # Each process counts its siblings, a core each, among the others.
-        other_cores_busy=None
-        if (other := _mean(others)) is None
-        else max(0.0, other - (min(question.workers, usable_cores()) - 1)),
+        cpu_us_per_sample=_mean([part.cpu_us_per_sample for part in parts]),
+        faults_per_batch=_mean([part.faults_per_batch for part in parts]),
+        other_cores_busy=None if others is None else max(0.0, others - siblings),
     )
 
 

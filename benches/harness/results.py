@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Results"]
 
 FIGURES = (
-    *("rate", "first_batch_ms", "process_ms", "cpu_us_per_sample", "faults_per_batch"),
+    *("rate", "first_batch_ms", "cpu_us_per_sample", "faults_per_batch"),
     *("pss_mib", "pss_added_mib", "other_cores_busy"),
 )
 
@@ -70,7 +70,7 @@ class Results:
             before = self.contests.get(key)
             merged = contest
             if before is not None:
-                if only and before.ours is not None:
+                if only and before.of("threadloader"):
                     lanes = [lane for lane in contest.lanes if lane.question.loader in only]
                     contest = replace(contest, lanes=tuple(lanes))
                 new = {(lane.question.loader, lane.question.workers) for lane in contest.lanes}
@@ -188,34 +188,16 @@ class Results:
         machine = dict.fromkeys(("gil_enabled", "free_threaded"), "gil_was_turned_on" in told)
         answers: list[Answer | None] = []
         for number in range(count):
-            figures = {name: told[name][number] if name in told else None for name in FIGURES}
-            if figures["rate"] is None:
+            figures = {name: told[name][number] for name in FIGURES if name in told}
+            if figures.get("rate") is None:
                 answers.append(None)
                 continue
-            answers.append(_answer(question, figures, next(counters, {}), machine))
+            answers.append(Answer(**figures, counters=next(counters, {}), machine=machine))
         self.rounds.answers[lane] = answers
         self.rounds.runs[lane] = told["run"]
         if "error" in told:
             self.rounds.errors[lane] = told["error"]
         return lane
-
-
-def _answer(
-    question: Question, figures: dict[str, Any], counters: dict[str, float], machine: dict[str, Any]
-) -> Answer:
-    """Return an answer of which only the figures are known."""
-    return Answer(
-        workload=question.workload,
-        loader=question.loader,
-        workers=question.workers,
-        samples=0,
-        batches=0,
-        epochs=0,
-        elapsed_s=0.0,
-        counters=counters,
-        machine=machine,
-        **figures,
-    )
 
 
 def _short(figure: float | None) -> float | None:

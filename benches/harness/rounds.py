@@ -6,19 +6,21 @@ round and a ratio is the median over the rounds, never a ratio of two lucky runs
 
 from __future__ import annotations
 
-import statistics
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benches.harness.fresh_process import MeasurementError, ask
+from benches.harness.asking import MeasurementError
+from benches.harness.tables import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from benches.harness.record import Answer, Question
 
-__all__ = ["Lane", "Rounds", "Spread", "first_batch", "rate"]
+__all__ = ["Lane", "Rounds"]
+
+BUSY = 0.1  # cores that others used: beyond it a measurement was disturbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +44,18 @@ class Lane:
         return f"{question.workload} {self.build} {question.loader} x{question.workers}"
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A median with the extremes of the rounds that it is made of."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, figures: Sequence[float]) -> Spread | None:
-        """Return the spread of some figures, None without any."""
-        if not figures:
-            return None
-        return cls(statistics.median(figures), min(figures), max(figures))
-
-
-def rate(answer: Answer) -> float | None:
-    """Return samples a second."""
-    return answer.rate
-
-
-def first_batch(answer: Answer) -> float | None:
-    """Return milliseconds to the first batch."""
-    return answer.first_batch_ms
-
-
 class Rounds:
     """The answers of all lanes, round by round.
 
+    A figure is named by the field of an `Answer`, or by one of the loader's counters; of a rate
+    more is better, of all others less.
+
     Args:
-        ask: Measures: in a fresh process, or in one that is kept.
+        ask: Measures; None where answers are only read.
         run: A name for what is measured now; rounds of two runs have nothing in common.
     """
 
-    def __init__(self, ask: Callable[[str, Question], Answer] = ask, run: str = "") -> None:
+    def __init__(self, ask: Callable[[str, Question], Answer] | None = None, run: str = "") -> None:
         self._measure = ask
         self._run = run
         self.runs: dict[Lane, str] = {}
@@ -102,6 +81,8 @@ class Rounds:
 
     def _ask(self, lane: Lane, number: int, rounds: int) -> Answer | None:
         """Measure one lane, telling what is going on."""
+        if self._measure is None:
+            raise ValueError("these rounds are only read: nothing measures")
         print(
             f"  round {number + 1}/{rounds}: {lane.name} ...", file=sys.stderr, end="", flush=True
         )
@@ -118,14 +99,12 @@ class Rounds:
         """Return the lane's answers, failed rounds left out."""
         return [answer for answer in self.answers.get(lane, []) if answer is not None]
 
-    def spread(self, lane: Lane | None, figure: Callable[[Answer], float | None]) -> Spread | None:
+    def spread(self, lane: Lane | None, figure: str) -> Spread | None:
         """Return a figure's spread over the rounds."""
-        figures = [figure(answer) for answer in self.of(lane)] if lane is not None else []
+        figures = [_value(answer, figure) for answer in self.of(lane)] if lane is not None else []
         return Spread.of([value for value in figures if value is not None])
 
-    def ratio(
-        self, lane: Lane | None, other: Lane | None, figure: Callable[[Answer], float | None]
-    ) -> Spread | None:
+    def ratio(self, lane: Lane | None, other: Lane | None, figure: str) -> Spread | None:
         """Return the spread of the ratio of two lanes within each round.
 
         Of lanes that were measured in two runs, only the medians are compared.
@@ -140,25 +119,51 @@ class Rounds:
         for one, another in pairs:
             if one is None or another is None:
                 continue
-            above, below = figure(one), figure(another)
+            above, below = _value(one, figure), _value(another, figure)
             if above is not None and below:
                 ratios.append(above / below)
         return Spread.of(ratios)
 
-    def best(
-        self,
-        lanes: Iterable[Lane],
-        figure: Callable[[Answer], float | None],
-        *,
-        most: bool,
-    ) -> Lane | None:
-        """Return the lane with the best median.
+    def better(
+        self, ours: Iterable[Lane], theirs: Iterable[Lane], figure: str
+    ) -> tuple[Spread | None, Lane | None]:
+        """Return how many times better our best is than theirs, and which is theirs."""
+        mine, its = self.best(ours, figure), self.best(theirs, figure)
+        pair = (mine, its) if figure == "rate" else (its, mine)
+        return self.ratio(*pair, figure), its
 
-        Args:
-            lanes: Candidates.
-            figure: What to compare.
-            most: Whether more is better.
-        """
+    def best(self, lanes: Iterable[Lane], figure: str) -> Lane | None:
+        """Return the lane with the best median."""
         known = [(found.median, lane) for lane in lanes if (found := self.spread(lane, figure))]
-        choose = max if most else min
+        choose = max if figure == "rate" else min
         return choose(known, key=lambda pair: pair[0])[1] if known else None
+
+    def disturbed(self, lanes: Iterable[Lane]) -> tuple[int, int]:
+        """Return how many measurements others disturbed, and of how many that is known."""
+        busy = [answer.other_cores_busy for lane in lanes for answer in self.of(lane)]
+        known = [cores for cores in busy if cores is not None]
+        return sum(cores > BUSY for cores in known), len(known)
+
+    def remarks(self, lanes: Sequence[Lane]) -> str:
+        """Return lines on what is wrong with the figures of some lanes."""
+        text = []
+        for lane in lanes:
+            if lane in self.errors:
+                text.append(f"! {lane.name} failed: {self.errors[lane].strip().splitlines()[-1]}")
+            for answer in self.of(lane)[:1]:
+                if answer.uncached:
+                    text.append(f"! {lane.name}: modules without a .pyc: {answer.uncached}")
+                if answer.machine["gil_enabled"] and answer.machine["free_threaded"]:
+                    text.append(f"! {lane.name}: the GIL was turned on by an extension module")
+        disturbed, known = self.disturbed(lanes)
+        if disturbed:
+            text.append(f"! {disturbed} of {known} measurements shared the machine with others")
+        return "\n".join(text)
+
+
+def _value(answer: Answer, figure: str) -> float | None:
+    """Return a figure of an answer."""
+    if figure in answer.counters:
+        return answer.counters[figure]
+    found: float | None = getattr(answer, figure, None)
+    return found

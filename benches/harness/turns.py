@@ -24,10 +24,6 @@ WARM_UP = 5 / 7  # share of a phase in which the default may still look for its 
 TURN = 0.1  # of a phase, for a fixed number
 BEFORE = 0.2  # share of a turn before it counts
 SECOND = 0.5  # of a phase of the first epoch, for one of the second
-STEP = 0.25  # seconds between two looks at the number of threads
-FAR_BEHIND = (
-    0.4  # of the best fixed number's rate with a kind of samples: who is below has one turn with it
-)
 CHANGES = (0, 1, 0)  # the kinds of a first epoch; a second one ends after two
 
 
@@ -63,30 +59,16 @@ def take_turns(
         for threads in (*FIXED, *(MORE if workload.waits else ()))
     }
     loaders["loop"] = [_Loop(workload) for _ in workload.kinds]
-    nothing: dict[str, list[float]] = {}
     # Imports what is imported late, and learns what a sample is.
-    _pass(workload, loaders, 0.0, known=nothing)
+    _pass(workload, loaders, 0.0)
     if uncached:
         return {"uncached": list(uncached)}
-    passes = [_pass(workload, loaders, seconds * TURN, known=nothing)]
-    fixed = [rates for setting, rates in passes[0].items() if setting != "loop"]
-    best = [max(rates) for rates in zip(*fixed, strict=True)]
-    known = {
-        setting: [
-            rate if rate < FAR_BEHIND * most else 0.0
-            for rate, most in zip(rates, best, strict=True)
-        ]
-        for setting, rates in passes[0].items()
-    }
-    for setting, rates in known.items():
-        if all(rates):
-            del loaders[setting]
-    epochs = []
+    passes, epochs = [_pass(workload, loaders, seconds * TURN)], []
     for _ in range(rounds):
         with ThreadLoader(workload.dataset, workload.batch_size, **given) as driven:
             for scale in (1.0, SECOND):
                 epochs.append(_epoch(workload, driven, seconds * scale, first=scale == 1.0))
-                passes.append(_pass(workload, loaders, seconds * TURN, known=known))
+                passes.append(_pass(workload, loaders, seconds * TURN))
     return {"kinds": workload.kinds, "passes": passes, "epochs": epochs}
 
 
@@ -154,10 +136,7 @@ class _Batches:
 
 
 def _pass(
-    workload: _Workload,
-    loaders: dict[str, list[Any]],
-    seconds: float,
-    known: dict[str, list[float]],
+    workload: _Workload, loaders: dict[str, list[Any]], seconds: float
 ) -> dict[str, list[float]]:
     """Let all settings have a turn with each kind of samples.
 
@@ -165,7 +144,6 @@ def _pass(
         workload: What is loaded.
         loaders: By setting, one for each kind.
         seconds: Of a turn.
-        known: Rates by setting and kind that are not measured again; 0 for those that are.
 
     Returns:
         The rates, in samples a second, by setting and kind.
@@ -173,8 +151,7 @@ def _pass(
     rates: dict[str, list[float]] = {setting: [] for setting in loaders}
     for kind in range(len(workload.kinds)):
         for setting, of_kinds in loaders.items():
-            rate = known[setting][kind] if known else 0.0
-            rates[setting].append(rate or _turn(workload, of_kinds[kind], kind, seconds))
+            rates[setting].append(_turn(workload, of_kinds[kind], kind, seconds))
     return rates
 
 
@@ -208,7 +185,7 @@ def _epoch(workload: _Workload, loader: Any, seconds: float, *, first: bool) -> 
 
     Returns:
         Of each phase its kind, its seconds, the samples that were made in it, the rate after the
-        warm-up, and the threads at its end; and the threads over time.
+        warm-up, and the threads at its end.
     """
     kinds = (CHANGES if first else CHANGES[:2]) if workload.changes else (0,)
     epoch = _DrivenEpoch(workload, loader, number_of_phases=len(kinds))
@@ -219,34 +196,30 @@ def _epoch(workload: _Workload, loader: Any, seconds: float, *, first: bool) -> 
     samples = epoch.end()
     for number, phase in enumerate(phases):
         phase["samples"] = samples[number]
-    return {"phases": phases, "threads": epoch.threads}
+    return {"phases": phases}
 
 
 class _DrivenEpoch:
     """An epoch of the default's, from its beginning on."""
 
     def __init__(self, workload: _Workload, loader: Any, number_of_phases: int) -> None:
-        self.threads: list[tuple[float, int]] = []  # that might run, and when, in seconds
         self._workload, self._last = workload, number_of_phases - 1
         self._samples: Counter[int] = Counter()  # by phase
         self._newest = 0  # a batch of this phase alone was seen: none of an earlier one follows
         workload.begin_phase(0)
-        self._began = self._now = time.perf_counter()
+        self._now = time.perf_counter()
         self._batches = _Batches(loader)
 
     def load(self, phase: int, seconds: float, warm_up: float) -> dict[str, Any]:
         """Load one phase; return its seconds, the rate after the warm-up, and the threads."""
         self._workload.begin_phase(phase)
         began, now = self._now, self._now
-        taken, since, taken_before, due = 0, 0.0, 0, began
+        taken, since, taken_before = 0, 0.0, 0
         while now - began < seconds:
             batch = self._batches.take()
             now = time.perf_counter()
             taken += 1
             self._count(batch, phase)
-            if now >= due:
-                self.threads.append((round(now - self._began, 2), self._batches.threads()))
-                due = now + STEP
             if not since and now - began >= warm_up:
                 since, taken_before = now, taken
         self._now = now

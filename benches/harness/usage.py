@@ -1,68 +1,85 @@
 """CPU time, page faults and memory of this process and of all that it has started.
 
-Worker processes that are still alive don't show in ``RUSAGE_CHILDREN``, so on
-Linux their figures come from ``/proc``; elsewhere the total is not known.
+Worker processes that are still alive don't show in ``RUSAGE_CHILDREN``, so their figures come from
+``/proc``: on another system than Linux the total is not known, and on Windows no bench runs.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-if sys.platform == "win32":
-
-    def _own_faults() -> int | None:
-        return None
-
-else:
-    import resource
-
-    def _own_faults() -> int | None:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+__all__ = ["Meter", "measure_pss_mib"]
 
 
-__all__ = ["Usage", "descendants", "measure_pss_mib", "measure_usage", "system_cpu_s"]
+class Meter:
+    """Measures from here on: time, CPU time, page faults, and what others use meanwhile."""
+
+    def __init__(self) -> None:
+        self._usage, self._system = _measure_usage(), _system_cpu_s()
+        self._started = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return the seconds since it was made."""
+        return time.perf_counter() - self._started
+
+    def figures(self, samples: int, batches: int) -> dict[str, Any]:
+        """Return the figures of an `Answer`, of so many samples and batches."""
+        elapsed = self.seconds()
+        used, system = _measure_usage(), _system_cpu_s()
+        cpu, faults, others = None, None, None
+        if used is not None and self._usage is not None:
+            cpu = used.cpu_s - self._usage.cpu_s
+            faults = used.minor_faults - self._usage.minor_faults
+            if system is not None and self._system is not None:
+                others = max(0.0, (system - self._system - cpu) / elapsed)
+        return {
+            "rate": samples / elapsed,
+            "cpu_us_per_sample": None if cpu is None else cpu / samples * 1e6,
+            "faults_per_batch": None if faults is None else faults / batches,
+            "other_cores_busy": others,
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What has been used since the processes started.
+class _Usage:
+    """What has been used since the processes started."""
 
-    Args:
-        cpu_s: User and system time in seconds, None where it is not known.
-        minor_faults: Page faults served without reading, None likewise.
-    """
-
-    cpu_s: float | None
-    minor_faults: int | None
+    cpu_s: float  # user and system time
+    minor_faults: int  # page faults served without reading
 
 
-def measure_usage() -> Usage:
+def _measure_usage() -> _Usage | None:
     """Add up this process, its descendants, and those that have ended and were waited for."""
+    import resource  # not on Windows
+
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     times = os.times()
-    cpu_s: float | None = time.process_time() + times.children_user + times.children_system
-    faults = _own_faults()
-    for pid in descendants():
-        used = _usage_of(pid)
-        if used is None:
-            return Usage(None, None)
-        cpu_s = cpu_s + used[0] if cpu_s is not None else None
-        faults = faults + used[1] if faults is not None else None
-    return Usage(cpu_s, faults)
+    cpu_s = time.process_time() + times.children_user + times.children_system
+    for pid in _descendants():
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        # Source: proc_pid_stat(5). The name in parentheses may hold spaces; after it come fields 3
+        # (state), ..., 10 (minflt), ..., 14 to 17 (utime, stime, and those of waited-for children).
+        fields = text.rpartition(")")[2].split()
+        cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        faults += int(fields[7])
+    return _Usage(cpu_s, faults)
 
 
-def descendants() -> list[int]:
+def _descendants() -> list[int]:
     """Return the process ids of the live children, their children, and so on.
 
     Where ``/proc`` does not list them, only those that `multiprocessing` knows.
     """
-    own = Path(f"/proc/{os.getpid()}/task")
-    if not any(own.glob("*/children")):
+    if not any(Path(f"/proc/{os.getpid()}/task").glob("*/children")):
         return [child.pid for child in multiprocessing.active_children() if child.pid]
     found: list[int] = []
     new = [os.getpid()]
@@ -88,7 +105,7 @@ def measure_pss_mib() -> float | None:
     Source: ``smaps_rollup`` in proc_pid_smaps(5).
     """
     total = 0
-    for pid in (os.getpid(), *descendants()):
+    for pid in (os.getpid(), *_descendants()):
         try:
             text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except OSError:
@@ -97,20 +114,7 @@ def measure_pss_mib() -> float | None:
     return total / 1024
 
 
-def _usage_of(pid: int | None) -> tuple[float, int] | None:
-    """Return CPU seconds and minor faults of one process, None where unknown."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # Source: proc_pid_stat(5). The name in parentheses may hold spaces; after it come fields 3
-    # (state), ..., 10 (minflt), ..., 14 to 17 (utime, stime, and those of waited-for children).
-    fields = text.rpartition(")")[2].split()
-    ticks = sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[7])
-
-
-def system_cpu_s() -> float | None:
+def _system_cpu_s() -> float | None:
     """Return the CPU seconds that the whole machine has spent working."""
     try:
         line = Path("/proc/stat").read_text().partition("\n")[0]

@@ -8,17 +8,16 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import load_batch, stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.loaders.catalog import Setup
-
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load in the calling thread, with nothing ahead."""
 
     def __init__(self, setup: Setup) -> None:
@@ -34,10 +33,3 @@ class Rival:
         else:
             for indices in setup.batches():
                 yield load_batch(setup, indices)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

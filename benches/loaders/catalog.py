@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benches.harness.record import Output
 
-__all__ = ["LOADERS", "Entry", "Loader", "Rival", "Setup", "import_rival"]
+__all__ = ["LOADERS", "Entry", "Loader", "Setup", "import_rival"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,12 @@ class Entry:
             many as there are cores, or as the workload says.
         needs: The package, by the name that is imported; None for what Python itself has.
         sources: Of the workloads that it can load.
-        imported: The module and the class in it that its users import; None where importing is
-            nothing, or torch's own.
     """
 
     title: str
     workers: tuple[int | Literal["n"], ...]
     needs: str | None = None
     sources: tuple[str, ...] = ("samples", "arrays")
-    imported: tuple[str, str] | None = None
 
     def counts(self, threads: int, *, few: bool = False, parallel: bool = True) -> tuple[int, ...]:
         """Return the numbers of workers.
@@ -61,39 +58,19 @@ LOADERS = {
     "processes": Entry("limit: a bare loop in each of several processes", ("n",)),
     "executor": Entry("ThreadPoolExecutor by hand", ("n",)),
     "torch_dataloader": Entry("torch DataLoader", (0, 1, 2, 4, "n"), "torch"),
-    "stateful_dataloader": Entry(
-        "StatefulDataLoader",
-        (0, "n"),
-        "torchdata",
-        imported=("torchdata.stateful_dataloader", "StatefulDataLoader"),
-    ),
-    "torchdata_nodes": Entry(
-        "torchdata.nodes", ("n",), "torchdata", imported=("torchdata.nodes", "Loader")
-    ),
-    "spdl_threads": Entry(
-        "SPDL, threads", ("n",), "spdl", imported=("spdl.pipeline", "PipelineBuilder")
-    ),
+    "stateful_dataloader": Entry("StatefulDataLoader", (0, "n"), "torchdata"),
+    "torchdata_nodes": Entry("torchdata.nodes", ("n",), "torchdata"),
+    "spdl_threads": Entry("SPDL, threads", ("n",), "spdl"),
     "spdl_subprocess": Entry("SPDL, threads of one subprocess", ("n",), "spdl"),
-    "grain_threads": Entry("Grain", (0, "n"), "grain", imported=("grain", "MapDataset")),
-    "monai_threads": Entry(
-        "MONAI ThreadDataLoader", (0, "n"), "monai", imported=("monai.data", "ThreadDataLoader")
-    ),
+    "grain_threads": Entry("Grain", (0, "n"), "grain"),
+    "monai_threads": Entry("MONAI ThreadDataLoader", (0, "n"), "monai"),
     "webdataset_shards": Entry("webdataset", (0, 1, 2), "webdataset", ("shards",)),
-    "dataloader_rust": Entry(
-        "dataloader-rs", (0, "n"), "dataloader_rs", imported=("dataloader_rs", "PyDataloader")
-    ),
-    "turboloader_map": Entry(
-        "turboloader", ("n",), "turboloader", imported=("turboloader", "MapDataLoader")
-    ),
+    "dataloader_rust": Entry("dataloader-rs", (0, "n"), "dataloader_rs"),
+    "turboloader_map": Entry("turboloader", ("n",), "turboloader"),
     "threadloader_shared_rng": Entry(
         "ThreadLoader, isolate_rng=False", (0, "n"), sources=("samples",)
     ),
-    "threadloader": Entry(
-        "ThreadLoader",
-        (0, 1, "n"),
-        sources=("samples", "arrays", "shards"),
-        imported=("threadloader", "ThreadLoader"),
-    ),
+    "threadloader": Entry("ThreadLoader", (0, 1, "n"), sources=("samples", "arrays", "shards")),
 }
 
 
@@ -138,31 +115,28 @@ class Setup:
             yield indices if self.source == "arrays" else indices.tolist()
 
 
-class Loader(Protocol):
-    """One rival, ready to be iterated any number of times, one epoch each."""
+class Loader:
+    """One rival, ready to be iterated any number of times, one epoch each.
+
+    Each module here has a ``Rival`` that makes one of a `Setup`; most wrap what users would have.
+    """
+
+    _loader: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch; yield batches ``(values, labels)`` in order, unless it shuffles."""
-        ...
+        return iter(self._loader)
 
     def close(self) -> None:
-        """Stop threads and processes."""
-        ...
+        """Drop the loader, which stops its threads and processes."""
+        self._loader = None
 
     def counters(self) -> dict[str, float]:
         """Return the loader's own counters, where it has any."""
-        ...
+        return {}
 
 
-class Rival(Protocol):
-    """The class ``Rival`` of each module here."""
-
-    def __call__(self, setup: Setup) -> Loader:
-        """Make a loader."""
-        ...
-
-
-def import_rival(name: str) -> Rival:
+def import_rival(name: str) -> Callable[[Setup], Loader]:
     """Import a rival and all that it needs; that is not part of any timing."""
-    rival: Rival = import_module(f"benches.loaders.{name}").Rival
+    rival: Callable[[Setup], Loader] = import_module(f"benches.loaders.{name}").Rival
     return rival

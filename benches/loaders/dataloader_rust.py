@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dataloader_rs import PyDataloader, PyDataset
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``num_workers`` threads, two batches a thread ahead."""
 
     def __init__(self, setup: Setup) -> None:
@@ -29,18 +25,6 @@ class Rival:
             prefetch_depth=ahead,
             collate_fn=setup.collate or stack,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
-
-    def close(self) -> None:
-        """Drop the loader, which stops its threads."""
-        del self._loader
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}
 
 
 def _adopted(dataset: Any) -> Any:

@@ -10,17 +10,16 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import load_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.loaders.catalog import Setup
-
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load whole batches in a pool's threads, in order."""
 
     def __init__(self, setup: Setup) -> None:
@@ -41,7 +40,3 @@ class Rival:
     def close(self) -> None:
         """Stop the threads."""
         self._pool.shutdown(cancel_futures=True)
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

@@ -5,21 +5,17 @@ Source: https://google-grain.readthedocs.io/en/latest/tutorials/dataset_basic_tu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grain
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``ReadOptions(num_threads=workers)``, two batches a thread ahead."""
 
     def __init__(self, setup: Setup) -> None:
@@ -29,16 +25,4 @@ class Rival:
         batches = samples.batch(setup.batch_size, batch_fn=setup.collate or stack)
         ahead = 2 * setup.workers
         options = grain.ReadOptions(num_threads=setup.workers, prefetch_buffer_size=ahead)
-        self._batches: Any = batches.to_iter_dataset(options)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._batches)
-
-    def close(self) -> None:
-        """Drop the dataset, which stops its threads."""
-        del self._batches
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}
+        self._loader: Any = batches.to_iter_dataset(options)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 # MONAI imports it where it is installed, and some of its modules turn a GIL back on.
 sys.modules.setdefault("skimage", None)  # type: ignore[arg-type]  # as if it were not installed
 
 from monai.data import ThreadDataLoader  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
+from benches.loaders.catalog import Loader, Setup  # noqa: E402
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``use_thread_workers``; with 0 workers the thread behind the buffer loads."""
 
     def __init__(self, setup: Setup) -> None:
@@ -31,15 +28,3 @@ class Rival:
             use_thread_workers=True,
             **own,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
-
-    def close(self) -> None:
-        """Drop the loader."""
-        del self._loader
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

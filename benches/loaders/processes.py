@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benches.loaders.catalog import Loader, Setup
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benches.harness.record import Answer, Question
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival", "measure_together"]
 
 START_S = 120.0  # longest wait for the others' start, seconds
 
 
-class Rival:
+class Rival(Loader):
     """One of the processes: a bare loop that writes into reused batches."""
 
     def __init__(self, setup: Setup) -> None:
@@ -55,13 +56,6 @@ class Rival:
             for row in range(size):
                 values[row], labels[row] = self._dataset[start + row]
             yield values, labels
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}
 
 
 def measure_together(question: Question, measure: Callable[..., Answer]) -> tuple[Answer, ...]:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from spdl.pipeline import PipelineBuilder
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import load_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Batches", "LoadBatch", "Rival", "make_builder"]
 
@@ -48,7 +47,7 @@ def make_builder(setup: Setup) -> Any:
     return builder.add_sink(2 * setup.workers)
 
 
-class Rival:
+class Rival(Loader):
     """Load with a pipeline of ``workers`` threads; it is built anew for each epoch."""
 
     def __init__(self, setup: Setup) -> None:
@@ -59,10 +58,3 @@ class Rival:
         pipeline = make_builder(self._setup).build(num_threads=self._setup.workers)
         with pipeline.auto_stop():
             yield from pipeline
-
-    def close(self) -> None:
-        """Do nothing: each epoch stops its threads."""
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

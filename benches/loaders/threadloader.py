@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benches.loaders.catalog import Loader, Setup
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset, TarStream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``ThreadLoader(threads=workers)``; 0 loads in the calling thread."""
 
     def __init__(self, setup: Setup, *, isolate_rng: bool = True) -> None:
@@ -34,10 +30,6 @@ class Rival:
             output=setup.output,
             isolate_rng=isolate_rng,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
 
     def close(self) -> None:
         """Stop the threads."""

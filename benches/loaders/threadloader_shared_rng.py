@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from benches.loaders.threadloader import Rival as Isolated
-
-if TYPE_CHECKING:
-    from benches.loaders.catalog import Setup
+from benches.loaders import threadloader
 
 __all__ = ["Rival"]
 
-
-class Rival(Isolated):
-    """Load with ``ThreadLoader(threads=workers, isolate_rng=False)``."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup, isolate_rng=False)
+Rival = partial(threadloader.Rival, isolate_rng=False)

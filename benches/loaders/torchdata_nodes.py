@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import RandomSampler, SequentialSampler, default_collate
-from torchdata.nodes import Batcher, Loader, ParallelMapper, Prefetcher, SamplerWrapper
+from torchdata import nodes
+
+from benches.loaders.catalog import Loader, Setup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from benches.loaders.catalog import Setup
+    from collections.abc import Sequence
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with a `ParallelMapper` of ``workers`` threads, in order, and two batches a thread."""
 
     def __init__(self, setup: Setup) -> None:
@@ -28,18 +28,6 @@ class Rival:
             return collate([dataset[index] for index in indices])
 
         sampler = RandomSampler(dataset) if setup.shuffle else SequentialSampler(dataset)
-        node = Batcher(SamplerWrapper(sampler), setup.batch_size, drop_last=False)
-        node = ParallelMapper(node, load, num_workers=setup.workers, method="thread")
-        self._loader: Any = Loader(Prefetcher(node, prefetch_factor=2 * setup.workers))
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
-
-    def close(self) -> None:
-        """Drop the nodes, which stops their threads."""
-        del self._loader
-
-    def counters(self) -> dict[str, float]:
-        """Return none: it keeps none."""
-        return {}
+        node = nodes.Batcher(nodes.SamplerWrapper(sampler), setup.batch_size, drop_last=False)
+        node = nodes.ParallelMapper(node, load, num_workers=setup.workers, method="thread")
+        self._loader: Any = nodes.Loader(nodes.Prefetcher(node, prefetch_factor=2 * setup.workers))

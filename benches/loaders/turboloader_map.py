@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import turboloader
 
+from benches.loaders.catalog import Loader, Setup
 from benches.loaders.stacking import stack
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``MapDataLoader(num_workers=workers)``, or ``ArrayDataLoader``."""
 
     def __init__(self, setup: Setup) -> None:
@@ -26,14 +22,3 @@ class Rival:
         else:
             options |= {"num_workers": setup.workers, "collate_fn": setup.collate or stack}
             self._loader = turboloader.MapDataLoader(setup.dataset, **options)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
-
-    def close(self) -> None:
-        """Do nothing: each epoch stops its threads."""
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

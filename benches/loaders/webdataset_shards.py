@@ -5,20 +5,17 @@ It reads zstd through a pipe from the command ``zstd``, and decodes with Pillow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import webdataset
 from torch.utils.data import DataLoader
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from benches.loaders.catalog import Setup
+from benches.loaders.catalog import Loader, Setup
 
 __all__ = ["Rival"]
 
 
-class Rival:
+class Rival(Loader):
     """Load with ``DataLoader(num_workers=workers)``; 0 loads in this process."""
 
     def __init__(self, setup: Setup) -> None:
@@ -30,15 +27,3 @@ class Rival:
             num_workers=setup.workers,
             persistent_workers=setup.workers > 0,
         )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start one epoch."""
-        return iter(self._loader)
-
-    def close(self) -> None:
-        """Drop the loader, which stops its workers."""
-        del self._loader
-
-    def counters(self) -> dict[str, float]:
-        """Return none."""
-        return {}

@@ -1,1 +1,1 @@
-"""What is loaded: one dataset a file, from microseconds to milliseconds a sample."""
+"""Datasets to load, from microseconds to milliseconds a sample."""

@@ -1,8 +1,7 @@
 """The list of workloads: a dataset each, how it is batched, and what is measured with it.
 
 A sample is a pair ``(value, label)`` with ``label = index % 100`` (or the index alone), so that
-`benches.harness.measurement` can check what a loader delivers. Dataset classes live at
-module level (worker processes pickle them) and offer ``__getitem__`` only.
+`benches.harness.delivered` can check what a loader delivers.
 
 An epoch has ``samples_per_worker`` samples for each worker, so that it lasts
 equally long whatever the number of workers: start and end of an epoch, where
@@ -13,35 +12,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["DECODERS", "SIDES", "WORKLOADS", "Dataset", "Figure", "Kind", "Workload"]
-
-DECODERS = ("leanjpeg-simple", "simplejpeg", "pillow-simd", "pillow")
-SIDES = (None, 224)  # pixels; None for images as they are
+__all__ = ["WORKLOADS", "Dataset", "Figure", "Kind", "Workload"]
 
 #: How a workload is measured: whole epochs after a first one; the first batch alone, with loader
-#: after loader in one process; the first batch alone, from the start of a process; whole jobs,
-#: each from the constructor to the end of its last epoch; the import of the loader, and no batch.
-Kind = Literal["rate", "first batch", "fresh process", "job", "import"]
+#: after loader in one process; whole jobs, each from the constructor to the end of its last epoch;
+#: the import of ThreadLoader, and no batch.
+Kind = Literal["rate", "first batch", "job", "import"]
 
 #: The field of an answer that loaders are compared by.
-Figure = Literal["rate", "first_batch_ms", "process_ms", "pss_mib"]
+Figure = Literal["rate", "first_batch_ms", "pss_mib"]
 
 
-class Dataset(Protocol):
-    """A map-style dataset of pairs, as all loaders take it."""
+class Dataset:
+    """A map-style dataset; classes below it live in modules, as worker processes pickle them.
+
+    Args:
+        length: Samples; what a workload reads may be repeated to reach it.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._length = length
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        ...
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Return the sample's value and its label."""
-        ...
+        return self._length
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +90,7 @@ class Workload:
     @property
     def fresh(self) -> bool:
         """Whether each measurement needs a process that has done nothing before."""
-        return self.kind in ("fresh process", "import") or self.figure == "pss_mib"
-
-    @property
-    def more_is_better(self) -> bool:
-        """Whether the loader with the highest figure is the best."""
-        return self.figure == "rate"
+        return self.kind == "import" or self.figure == "pss_mib"
 
     def length(self, workers: int, batches: int | None = None) -> int:
         """Return the samples of an epoch for ``workers`` workers (0 counts as 1).
@@ -131,17 +125,6 @@ def _lazily(module: str, name: str, *args: Any, spins: bool = False) -> Callable
     return make
 
 
-def _decoded(decoder: str, side: int | None) -> Workload:
-    """Make the workload of one decoder; needs Pillow."""
-    what = f"decoded and resized to {side}" if side else "decoded"
-    title = f"JPEG 500x375, {what} by {decoder}, batch 16"
-    return Workload(title, 16, 512, _lazily("decoded", "Decoded", decoder, side))
-
-
-DECODING = {
-    f"{decoder} {side or 'full'}": _decoded(decoder, side) for decoder in DECODERS for side in SIDES
-}
-
 WORKLOADS = {
     "photos": Workload(
         "JPEG 500x375, decode and resize to 224 with Pillow, batch 64",
@@ -169,20 +152,13 @@ WORKLOADS = {
         "64 float32 of an array and an int, batch 256",
         batch_size=256,
         samples_per_worker=131_072,
-        make=_lazily("rows", "Rows"),
+        make=_lazily("arrays", "Rows"),
     ),
     "tensor_rows": Workload(
         "64 float32 of a tensor and a label of another, batch 256",
         batch_size=256,
         samples_per_worker=65_536,
-        make=_lazily("tensor_rows", "TensorRows"),
-        needs=("torch",),
-    ),
-    "wrapped_rows": Workload(
-        "torch.from_numpy of 64 float32 and an int, batch 256",
-        batch_size=256,
-        samples_per_worker=65_536,
-        make=_lazily("wrapped_rows", "WrappedRows"),
+        make=_lazily("arrays", "TensorRows"),
         needs=("torch",),
     ),
     "cifar": Workload(
@@ -204,13 +180,13 @@ WORKLOADS = {
         "a __getitem__ that returns the index, batch 256",
         batch_size=256,
         samples_per_worker=131_072,
-        make=_lazily("empty", "Empty"),
+        make=_lazily("indices", "Empty"),
     ),
     "arrays": Workload(
         "rows of 64 float32 of arrays and their labels, shuffled, batch 256",
         batch_size=256,
         samples_per_worker=524_288,
-        make=_lazily("array_rows", "Arrays"),
+        make=_lazily("arrays", "Arrays"),
         fixed=True,
         shuffle=True,
         source="arrays",
@@ -219,7 +195,7 @@ WORKLOADS = {
         "TensorDataset of rows of 64 float32 and labels, shuffled, batch 256",
         batch_size=256,
         samples_per_worker=524_288,
-        make=_lazily("array_rows", "row_tensors"),
+        make=_lazily("arrays", "row_tensors"),
         fixed=True,
         shuffle=True,
         source="arrays",
@@ -229,7 +205,7 @@ WORKLOADS = {
         "3x384x384 float32 in memory, batch 16",
         batch_size=16,
         samples_per_worker=1024,
-        make=_lazily("bandwidth", "Bandwidth"),
+        make=_lazily("arrays", "Bandwidth"),
         limit=True,
         parallel=True,
     ),
@@ -237,7 +213,7 @@ WORKLOADS = {
         "10 ms of waiting a sample, batch 32",
         batch_size=32,
         samples_per_worker=64,
-        make=_lazily("remote", "Remote"),
+        make=_lazily("indices", "Remote"),
         threads=16,  # workers of forkserver take half a GB each where torch is that for GPUs
         parallel=True,
         slow=True,
@@ -261,37 +237,20 @@ WORKLOADS = {
         parallel=True,
         needs=("PIL",),
     ),
-    "fresh_process": Workload(
-        "from the start of Python to the first batch, torch and all imports included, batch 64",
-        batch_size=64,
-        samples_per_worker=4096,
-        make=_lazily("indices", "Indices"),
-        kind="fresh process",
-        figure="process_ms",
-    ),
     "imports": Workload(
-        "the loader's class imported, where NumPy and torch have been",
+        "ThreadLoader imported, where NumPy and torch have been",
         batch_size=1,
         samples_per_worker=1,
-        make=_lazily("indices", "Indices"),
+        make=_lazily("indices", "Empty"),
         kind="import",
         figure="first_batch_ms",
         slow=True,
-    ),
-    "start_small": Workload(
-        "a loader and its first batch of 1,000 samples, in a warm process, batch 8",
-        batch_size=8,
-        samples_per_worker=1000,
-        make=_lazily("indices", "Indices"),
-        kind="first batch",
-        figure="first_batch_ms",
-        fixed=True,
     ),
     "start_paths": Workload(
         "a loader and its first batch of 10^6 paths, in a warm process, batch 64",
         batch_size=64,
         samples_per_worker=10**6,
-        make=_lazily("paths", "Paths"),
+        make=_lazily("indices", "Paths"),
         kind="first batch",
         figure="first_batch_ms",
         fixed=True,
@@ -300,26 +259,17 @@ WORKLOADS = {
         "a loader and its first batch of 10^6 paths, shuffled, in a warm process, batch 64",
         batch_size=64,
         samples_per_worker=10**6,
-        make=_lazily("paths", "Paths"),
+        make=_lazily("indices", "Paths"),
         kind="first batch",
         figure="first_batch_ms",
         fixed=True,
         shuffle=True,
     ),
-    "start_indices": Workload(
-        "a loader and its first batch of 10^9 indices, in a warm process, batch 64",
-        batch_size=64,
-        samples_per_worker=10**9,
-        make=_lazily("indices", "Indices"),
-        kind="first batch",
-        figure="first_batch_ms",
-        fixed=True,
-    ),
     "mnist_job": Workload(
         "TensorDataset of MNIST's size, shuffled, ten epochs from the constructor on, batch 64",
         batch_size=64,
         samples_per_worker=60_000,
-        make=_lazily("array_rows", "image_tensors"),
+        make=_lazily("arrays", "image_tensors"),
         kind="job",
         fixed=True,
         epochs=10,
@@ -331,7 +281,7 @@ WORKLOADS = {
         "256 integers, a hundred epochs from the constructor on, batch 64",
         batch_size=64,
         samples_per_worker=256,
-        make=_lazily("empty", "Empty"),
+        make=_lazily("indices", "Empty"),
         kind="job",
         fixed=True,
         epochs=100,
@@ -340,12 +290,11 @@ WORKLOADS = {
         "5 million strings in a list, shuffled: memory of all processes, batch 256",
         batch_size=256,
         samples_per_worker=131_072,
-        make=_lazily("paths", "Paths", 5_000_000),
+        make=_lazily("indices", "Paths", 5_000_000),
         figure="pss_mib",
         fixed=True,
         shuffle=True,
         parallel=True,
         slow=True,
     ),
-    **DECODING,
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
+from benches.workloads.catalog import Dataset
+
 __all__ = ["Cifar"]
 
 
-class Cifar:
+class Cifar(Dataset):
     """Images of CIFAR's size, 3x32x32, which the usual augmentation changes.
 
     Args:
@@ -19,14 +21,10 @@ class Cifar:
     MARGIN = 4  # pixels on each side, as for CIFAR since residual networks
 
     def __init__(self, length: int) -> None:
-        self._length = length
+        super().__init__(length)
         rng = torch.Generator().manual_seed(0)
         shape = (self.DISTINCT, 3, 32, 32)
         self._images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         """Return a random crop, flipped half of the time, (3, 32, 32), and its label."""

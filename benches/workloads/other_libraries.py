@@ -1,4 +1,4 @@
-"""What people load with, made small: a dataset of a library's and its loader's arguments, by name.
+"""Datasets of the libraries that people load with, made small, and their loaders' arguments.
 
 Each makes its data when it is asked for: some hundred samples.  One whose library is not installed
 raises `ImportError`.

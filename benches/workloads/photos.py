@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from benches.workloads.catalog import Dataset
 from benches.workloads.photo_files import photo_files
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Photos"]
 
 
-class Photos:
+class Photos(Dataset):
     """RGB images of 224x224, read from JPEG files as an image folder is.
 
     Args:
@@ -32,12 +33,8 @@ class Photos:
     SIZE = (224, 224)
 
     def __init__(self, length: int) -> None:
-        self._length = length
+        super().__init__(length)
         self._paths = [str(path) for path in photo_files()]
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._length
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
         """Decode, resize and return the photo (224, 224, 3), and its label."""

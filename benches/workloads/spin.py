@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+from benches.workloads.catalog import Dataset
+
 __all__ = ["PurePython", "calibrate"]
 
 SAMPLE_S = 0.0002
@@ -32,7 +34,7 @@ def spin(iterations: int, seed: int) -> int:
     return value
 
 
-class PurePython:
+class PurePython(Dataset):
     """Numbers that take ``iterations`` steps of pure Python each.
 
     Args:
@@ -49,12 +51,8 @@ class PurePython:
                 f"iterations must be at least 1, got {iterations}: "
                 "calibrate with `python -m benches.workloads.spin`"
             )
-        self._length = length
+        super().__init__(length)
         self._iterations = iterations
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._length
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         """Return the number and its label."""

@@ -8,6 +8,8 @@ from zlib import crc32
 
 import numpy as np
 
+from benches.workloads.catalog import Dataset
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Text", "pad_rows"]
 
 
-class Text:
+class Text(Dataset):
     """Texts of 20 to 120 words, hashed to numbers: about 20 microseconds a sample.
 
     No vocabulary: a large dict that threads share is a matter of its own.
@@ -29,16 +31,12 @@ class Text:
     WORDS = 32_000  # numbers from 1 on; 0 is padding
 
     def __init__(self, length: int) -> None:
-        self._length = length
+        super().__init__(length)
         rng = Random(0)
         words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 9))) for _ in range(2000)]
         self._texts = [
             " ".join(rng.choices(words, k=rng.randint(20, 120))) for _ in range(self.DISTINCT)
         ]
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._length
 
     def __getitem__(self, index: int) -> tuple[NDArray[np.int64], int]:
         """Return the words' numbers, (words,), and the label."""

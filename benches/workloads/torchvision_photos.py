@@ -12,6 +12,7 @@ from unittest.mock import patch
 import torch
 from PIL import Image
 
+from benches.workloads.catalog import Dataset
 from benches.workloads.photo_files import photo_files
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ __all__ = ["TorchvisionPhotos"]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 
-class TorchvisionPhotos:
+class TorchvisionPhotos(Dataset):
     """Photos of 224x224: random crop, flip, jitter of the colours, normalised.
 
     Args:
@@ -31,13 +32,9 @@ class TorchvisionPhotos:
     """
 
     def __init__(self, length: int, generation: Literal["v1", "v2"]) -> None:
-        self._length = length
+        super().__init__(length)
         self._paths = [str(path) for path in photo_files()]
         self._transform = _transform(generation)
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return self._length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         """Decode and augment the photo, (3, 224, 224), and return it with its label."""

@@ -1,7 +1,7 @@
 """Ranges over http and https, by urllib3: the thread that reads makes the request itself.
 
-fsspec's own client makes all requests of a process in one thread; ``benches/remote_reads.py``
-measures what that costs.
+fsspec's own client makes all requests of a process in one thread; ``benches/stores.py`` measures
+what that costs.
 
 Nothing in an answer is taken on trust.  A server may ignore the range, send another one or only a
 part, break off in the middle, or send a byte now and then.  A body must have a length: one in
