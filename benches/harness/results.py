@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.harness.contest import Build, Contest
 from benches.harness.record import Answer, Question
-from benches.harness.rounds import Lane, Rounds
+from benches.harness.rounds import Lane, Rounds, reason
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Results:
         ):
             told["gil_was_turned_on"] = True
         if lane in self.rounds.errors:
-            told["error"] = self.rounds.errors[lane].strip().rpartition("\n")[2][-300:]
+            told["error"] = reason(self.rounds.errors[lane])[:300]
         return told
 
     @classmethod

@@ -6,6 +6,7 @@ round and a ratio is the median over the rounds, never a ratio of two lucky runs
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from benches.harness.record import Answer, Question
 
-__all__ = ["Lane", "Rounds"]
+__all__ = ["Lane", "Rounds", "reason"]
 
 BUSY = 0.1  # cores that others used: beyond it a measurement was disturbed
 
@@ -149,7 +150,7 @@ class Rounds:
         text = []
         for lane in lanes:
             if lane in self.errors:
-                text.append(f"! {lane.name} failed: {self.errors[lane].strip().splitlines()[-1]}")
+                text.append(f"! {lane.name} failed: {reason(self.errors[lane])}")
             for answer in self.of(lane)[:1]:
                 if answer.uncached:
                     text.append(f"! {lane.name}: modules without a .pyc: {answer.uncached}")
@@ -159,6 +160,13 @@ class Rounds:
         if disturbed:
             text.append(f"! {disturbed} of {known} measurements shared the machine with others")
         return "\n".join(text)
+
+
+def reason(traceback: str) -> str:
+    """Return the line that names the error; notes of ours may follow it."""
+    lines = traceback.strip().splitlines()
+    named = (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line))
+    return next(named, lines[-1])
 
 
 def _value(answer: Answer, figure: str) -> float | None:
