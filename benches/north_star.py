@@ -36,7 +36,7 @@ from benches.harness.asking import (
     make_photos,
 )
 from benches.harness.blocks import ahead, targets, workload_table
-from benches.harness.contest import Build, Contest, lanes_ahead, make_contest, with_footprint
+from benches.harness.contest import Build, Contest, lanes_ahead, make_contest
 from benches.harness.machine import machine_lines
 from benches.harness.results import Results
 from benches.harness.rounds import Rounds
@@ -194,10 +194,6 @@ def _run(
     """
     field = [_compare(contest, kept) for contest in field]
     rounds.run(_neighbours([lane for contest in field for lane in contest.lanes]), 1)
-    if field[0].workload == "bandwidth":
-        field = [with_footprint(contest, rounds) for contest in field]
-        limits = [lane for contest in field for lane in contest.of("processes")]
-        rounds.run(limits, 1)
     if WORKLOADS[field[0].workload].figure != "pss_mib":  # which is the same in every round
         lanes = [lane for contest in field for lane in lanes_ahead(contest, rounds, pace.close)]
         lanes = _neighbours(lanes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benches.harness.record import Question
@@ -13,7 +13,7 @@ from benches.workloads.catalog import WORKLOADS, Workload
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Build", "Contest", "lanes_ahead", "make_contest", "with_footprint"]
+__all__ = ["Build", "Contest", "lanes_ahead", "make_contest"]
 
 
 # A process for each measurement takes seconds to start.
@@ -187,25 +187,3 @@ def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:
         for lane in contest.lanes
         if lane in found and (lane in always or theirs.get(lane, 0.0) >= close * best)
     ]
-
-
-def with_footprint(contest: Contest, first: Rounds) -> Contest:
-    """Return the contest with a limit that uses as much memory as ThreadLoader does.
-
-    Where memory is what limits, processes that write one batch each, over and over, keep it in
-    their caches, and no loader whose batches may be kept could do so.
-
-    Args:
-        contest: With a limit.
-        first: The first round, in which ThreadLoader has counted its slots.
-    """
-    ours = contest.of("threadloader", contest.threads)
-    slots = [answer.counters.get("slots_made", 0) for lane in ours for answer in first.of(lane)]
-    limits = contest.of("processes")
-    if not limits or not slots:
-        return contest
-    buffers = max(1, round(max(slots) / limits[0].question.workers))
-    changed = replace(limits[0], question=replace(limits[0].question, buffers=buffers))
-    first.answers.pop(limits[0], None)
-    lanes = tuple(changed if lane == limits[0] else lane for lane in contest.lanes)
-    return replace(contest, lanes=lanes)

@@ -98,7 +98,6 @@ def make_setup(question: Question, workload: Workload, batches: int | None = Non
         shuffle=workload.shuffle,
         collate=workload.collate_fn(),
         source=workload.source,
-        buffers=question.buffers,
     )
 
 

@@ -26,7 +26,6 @@ class Question:
         seconds: Least time to measure the rate for; whole epochs are measured.
         spin: Iterations of the pure-Python workload; 0 where it is not asked for.
         output: ``"numpy"``, or None for what the loader gives by itself.
-        buffers: Batches that each process of the limit writes in turn.
     """
 
     workload: str
@@ -35,7 +34,6 @@ class Question:
     seconds: float
     spin: int = 0
     output: Output | None = None
-    buffers: int = 1
 
     def to_json(self) -> str:
         """Return the question as one line of JSON."""

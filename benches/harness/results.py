@@ -128,8 +128,6 @@ class Results:
         answers = self.rounds.answers.get(lane, [])
         told: dict[str, Any] = {"loader": question.loader, "workers": question.workers}
         told["run"] = self.rounds.runs.get(lane, "")
-        if question.buffers != 1:
-            told["buffers"] = question.buffers
         if question.spin:
             told["spin"] = question.spin
         for name in FIGURES:
@@ -180,7 +178,6 @@ class Results:
             told["workers"],
             seconds=0.0,
             spin=told.get("spin", 0),
-            buffers=told.get("buffers", 1),
         )
         lane = Lane(entry["build"], "", question)
         count = max((len(told[name]) for name in FIGURES if name in told), default=0)

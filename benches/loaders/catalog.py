@@ -86,7 +86,6 @@ class Setup:
         shuffle: Whether to load in a new order each epoch.
         collate: Makes a batch of a list of samples; None for the loader's own way.
         source: As `benches.workloads.catalog.Workload` has it.
-        buffers: Batches that a process of the limit writes in turn.
     """
 
     dataset: Any
@@ -96,7 +95,6 @@ class Setup:
     shuffle: bool = False
     collate: Callable[[Sequence[Any]], Any] | None = None
     source: str = "samples"
-    buffers: int = 1
 
     def batches(self) -> Iterator[Any]:
         """Yield the indices of each batch, for those who have no sampler of their own.

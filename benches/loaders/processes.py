@@ -1,10 +1,11 @@
 """The limit of the machine: a bare loop per core, each a process of its own.
 
 Nothing is shared, nothing is handed over and every batch is written over one of those
-before, so no loader that delivers batches to one consumer can do better.  Where memory is what
-limits, a process writes as many batches in turn as a loader keeps for each of its threads. The
-processes start together behind a barrier, and one that has finished goes on
-loading, unmeasured, until the last has: each is measured with all cores busy.
+before, so no loader that delivers batches to one consumer can do better.  A process writes as
+many batches in turn as a loader keeps for each of its threads, about: one alone would stay in
+the caches, where memory is what limits. The processes start together behind a barrier, and one
+that has finished goes on loading, unmeasured, until the last has: each is measured with all cores
+busy.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rival", "measure_together"]
 
+BUFFERS = 4  # batches of a process
 START_S = 120.0  # longest wait for the others' start, seconds
 
 
@@ -44,7 +46,7 @@ class Rival(Loader):
                 np.empty((setup.batch_size, *value.shape), value.dtype),
                 np.empty(setup.batch_size, np.int64),
             )
-            for _ in range(setup.buffers)
+            for _ in range(BUFFERS)
         ]
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
