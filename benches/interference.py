@@ -33,13 +33,13 @@ import numpy as np
 from benches.harness import blocks
 from benches.harness.asking import (
     ROOT,
-    ask_module,
     calibrate,
+    call,
     describe,
     labelled_python,
     make_photos,
 )
-from benches.harness.child import watch_compilation
+from benches.harness.compiling import compiled
 from benches.harness.machine import machine_lines
 from benches.workloads.catalog import WORKLOADS
 
@@ -79,11 +79,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a stretch")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(_measure(**json.loads(options.child))))
-        return 0
     pythons = dict(options.pythons) or {"this": sys.executable}
     make_photos(list(pythons.values()))
     machine = {label: describe(python) for label, python in pythons.items()}
@@ -92,8 +88,8 @@ def main() -> int:
     most = 60 + 4 * len(WAYS) * options.seconds * options.rounds
     found: dict[str, Any] = {}
     for label, python in pythons.items():
-        question = {"spin": calibrate(python), **asked}
-        found[label] = ask_module(python, "benches.interference", question, most)
+        arguments = {"spin": calibrate(python), **asked}
+        found[label] = call(python, "benches.interference.measure", limit=most, **arguments)
         found[label]["good"] = _is_good(found[label])
     results = {"machine": machine, **asked, "builds": found}
     table = blocks.interference(results)
@@ -110,9 +106,8 @@ def _is_good(found: dict[str, Any]) -> bool:
     return bool(step["default"] <= MOST)
 
 
-def _measure(spin: int, seconds: float, rounds: int) -> dict[str, Any]:
+def measure(spin: int, seconds: float, rounds: int) -> dict[str, Any]:
     """Let the ways of loading take turns, in a process of their own."""
-    uncached = watch_compilation()
     import torch
 
     torch.set_num_threads(1)
@@ -128,8 +123,8 @@ def _measure(spin: int, seconds: float, rounds: int) -> dict[str, Any]:
     batches = {way: _batches(way, dataset, batch_size) for way in WAYS}
     for each in batches.values():
         _steps(step, each, min(WARM_UP, 5 * seconds))
-    if uncached:
-        return {"uncached": uncached}
+    if compiled:
+        return {}
     stretches: list[tuple[str, Stretch]] = []
     threads: list[int] = []  # of the default, at the end of its stretches
     for number in range(rounds):

@@ -37,13 +37,12 @@ from typing import TYPE_CHECKING, Any
 from benches.harness import blocks
 from benches.harness.asking import (
     ROOT,
-    ask_module,
     calibrate,
+    call,
     describe,
     labelled_python,
     make_photos,
 )
-from benches.harness.child import watch_compilation
 from benches.harness.machine import machine_lines
 
 if TYPE_CHECKING:
@@ -69,11 +68,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=7.0, help="of a phase of a first epoch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(_measure(json.loads(options.child))))
-        return 0
     pythons = dict(options.pythons) or {"this": sys.executable}
     make_photos(list(pythons.values()))
     machine = {label: describe(python) for label, python in pythons.items()}
@@ -83,8 +78,8 @@ def main() -> int:
     for label, python in pythons.items():
         spin = calibrate(python)
         for name in options.workload or (*NAMES, *CHANGING):
-            question = {"name": name, "spin": spin, **asked}
-            told = ask_module(python, "benches.self_driving", question, HANG_S)
+            arguments = {"name": name, "spin": spin, **asked}
+            told = call(python, "benches.harness.turns.take_turns", limit=HANG_S, **arguments)
             found.setdefault(name, {})[label] = summary(told)
             print(f"  {name} {label}", file=sys.stderr, flush=True)
     results = {"machine": machine, "least": LEAST, **asked, "workloads": found}
@@ -92,14 +87,6 @@ def main() -> int:
     print(table)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     return int("missed" in table)
-
-
-def _measure(question: dict[str, Any]) -> dict[str, Any]:
-    """Let the settings take turns, in a process of their own."""
-    uncached = watch_compilation()
-    from benches.harness.turns import take_turns
-
-    return take_turns(**question, uncached=uncached)
 
 
 def summary(told: dict[str, Any]) -> dict[str, Any]:

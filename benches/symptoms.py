@@ -20,7 +20,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from benches.harness import blocks
-from benches.harness.asking import ask_module
+from benches.harness.asking import call
 from benches.harness.machine import describe, machine_lines, python_label
 from benches.harness.usage import measure_pss_mib
 from benches.workloads.indices import Paths
@@ -42,11 +42,7 @@ def main() -> int:
         prog="python -m benches.symptoms", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--output", type=Path, default=OUTPUT)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        print(json.dumps(measure(**json.loads(options.child))))
-        return 0
     label, machine = python_label(), describe()
     print(machine_lines())
     found: dict[str, Any] = {
@@ -66,12 +62,11 @@ def main() -> int:
 
 def ask(figure: str, name: str, workers: int) -> float:
     """Measure in a fresh process."""
-    question = {"figure": figure, "name": name, "workers": workers}
-    told: dict[str, float] = ask_module(sys.executable, "benches.symptoms", question, SECONDS)
-    return told[figure]
+    arguments = {"figure": figure, "name": name, "workers": workers}
+    return float(call(sys.executable, "benches.symptoms.measure", limit=SECONDS, **arguments))
 
 
-def measure(figure: str, name: str, workers: int) -> dict[str, float | None]:
+def measure(figure: str, name: str, workers: int) -> float | None:
     """Return the memory of all processes in MiB, or the milliseconds to a first batch."""
     dataset: Any = Paths(STRINGS if figure == "mib" else STARTED)
     loader: Any
@@ -86,8 +81,8 @@ def measure(figure: str, name: str, workers: int) -> dict[str, float | None]:
         for number, _ in enumerate(loader, 1):
             if number == len(loader):
                 memory = measure_pss_mib()
-        return {figure: memory}
-    return {figure: statistics.median(first_batch_ms(loader) for _ in range(EPOCHS))}
+        return memory
+    return statistics.median(first_batch_ms(loader) for _ in range(EPOCHS))
 
 
 def first_batch_ms(loader: Any) -> float:

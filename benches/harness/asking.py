@@ -1,11 +1,11 @@
-"""Ask an interpreter: a module of benches in a process of its own, or one that answers for long.
+"""Call functions of benches in processes of other interpreters.
 
 Starting Python and importing torch takes seconds, so with hundreds of measurements a fresh process
 for each takes most of the time: each loader of an interpreter has one that is kept.  A process that
 waits for its next question does nothing.
 
 Processes are started with bytecode caching on, whatever the shell says, and where one had to
-compile a module the measurement is repeated; see `benches.harness.child` for why.
+compile a module, a fresh one is asked again; see `benches.harness.compiling` for why.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.child import HANG_S
 from benches.harness.record import Answer
 from benches.workloads.catalog import WORKLOADS
 
@@ -32,17 +33,16 @@ __all__ = [
     "ROOT",
     "KeptProcesses",
     "MeasurementError",
-    "ask_module",
     "calibrate",
+    "call",
     "describe",
     "find_python",
     "labelled_python",
     "make_photos",
-    "run_module",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-ENDED = "the process ended"
+HANG_S = 240.0  # a measurement that takes longer hangs: its process prints all stacks, and ends
 
 
 class MeasurementError(RuntimeError):
@@ -73,13 +73,13 @@ def labelled_python(argument: str) -> tuple[str, str]:
 @functools.cache
 def describe(python: str) -> dict[str, Any]:
     """Return what `benches.harness.machine.describe` says in ``python``."""
-    described: dict[str, Any] = json.loads(run_module(python, "benches.harness.machine"))
+    described: dict[str, Any] = call(python, "benches.harness.machine.describe")
     return described
 
 
 def calibrate(python: str) -> int:
     """Return the iterations of the pure-Python workload for ``python``."""
-    return int(run_module(python, "benches.workloads.spin"))
+    return int(call(python, "benches.workloads.spin.calibrate"))
 
 
 def make_photos(pythons: list[str]) -> None:
@@ -91,7 +91,7 @@ def make_photos(pythons: list[str]) -> None:
     failures = []
     for python in pythons:
         try:
-            run_module(python, "benches.workloads.photo_files")
+            call(python, "benches.workloads.photo_files.count_photo_files")
         except MeasurementError as error:
             failures.append(str(error))
         else:
@@ -99,71 +99,23 @@ def make_photos(pythons: list[str]) -> None:
     raise MeasurementError("\n".join(failures))
 
 
-def ask_module(python: str, module: str, question: dict[str, Any], seconds: float) -> Any:
-    """Run a module of benches with a question; return its answer, both plain values.
-
-    It answers with the names of modules that it had to compile, where it had to: then it is asked
-    again.
+def call(python: str, function: str, *, limit: float = HANG_S, **arguments: Any) -> Any:
+    """Call a function of benches in a fresh process; return its answer.
 
     Args:
         python: The interpreter.
-        module: Answers ``--child QUESTION``.
-        question: Its arguments.
-        seconds: That it takes at the most.
+        function: Its name, with its module's.
+        limit: Seconds that it takes at the most.
+        arguments: Plain values, as the answer is.
 
     Raises:
-        MeasurementError: It failed, or compiled modules twice.
+        MeasurementError: It failed.
     """
-    told: dict[str, Any] = {}
-    for _ in range(2):
-        line = run_module(python, module, "--child", json.dumps(question), seconds=seconds)
-        told = json.loads(line)
-        if "uncached" not in told:
-            return told
-    raise MeasurementError(f"{python} compiles again and again: {told['uncached']}")
-
-
-def run_module(python: str, module: str, *arguments: str, seconds: float = HANG_S) -> str:
-    """Run a module of benches; return the last line that it prints.
-
-    Args:
-        python: The interpreter.
-        module: To be run.
-        arguments: Of its command line.
-        seconds: That it takes at the most.
-
-    Raises:
-        MeasurementError: It failed, or ran far beyond that.
-    """
-    command = [python, "-m", module, *arguments]
+    kept = KeptProcesses()
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            timeout=seconds + 60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"{' '.join(command)} did not end") from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        raise MeasurementError(
-            f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}"
-        )
-    return lines[-1]
-
-
-def _environment() -> dict[str, str]:
-    """Return this process' environment without what changes how Python runs.
-
-    Bytecode is cached, the GIL is as the build has it by default, and benches are found
-    in the working folder.
-    """
-    changing = ("PYTHONDONTWRITEBYTECODE", "PYTHON_GIL", "PYTHONSAFEPATH")
-    return {name: value for name, value in os.environ.items() if name not in changing}
+        return kept.call((python, function), function, limit, arguments)
+    finally:
+        kept.close()
 
 
 class KeptProcesses:
@@ -178,16 +130,15 @@ class KeptProcesses:
         Raises:
             MeasurementError: The measurement failed.
         """
-        fresh = WORKLOADS[question.workload].fresh
-        if fresh:
-            self._end(python, question)
-        found = Answer(**self._say(python, question, "measure"))
-        if found.uncached:  # now they are cached: what was compiled has been written, too
-            self._end(python, question)
-            found = Answer(**self._say(python, question, "measure"))
-        if fresh:
-            self._end(python, question)
-        return found
+        key, workload = (python, question.loader), WORKLOADS[question.workload]
+        if workload.kind == "import":
+            found = call(python, "benches.harness.importing.measure_import")
+        elif workload.fresh:
+            found = call(python, "benches.harness.measurement.answer", question=asdict(question))
+        else:
+            arguments = {"question": asdict(question)}
+            found = self.call(key, "benches.harness.measurement.answer", HANG_S, arguments)
+        return Answer(**found)
 
     def compare(self, python: str, question: Question) -> int:
         """Compare a short epoch with the dataset; return the number of samples.
@@ -195,7 +146,30 @@ class KeptProcesses:
         Raises:
             MeasurementError: The loader failed, or delivered other samples.
         """
-        return int(self._say(python, question, "compare")["compared"])
+        arguments, key = {"question": asdict(question)}, (python, question.loader)
+        return int(self.call(key, "benches.harness.measurement.compared", HANG_S, arguments))
+
+    def call(
+        self, key: tuple[str, str], function: str, limit: float, arguments: dict[str, Any]
+    ) -> Any:
+        """Call a function in the process of a key, which begins with its interpreter.
+
+        Raises:
+            MeasurementError: It failed.
+        """
+        answer: dict[str, Any] = {}
+        for _ in range(2):
+            if key not in self._processes:
+                self._processes[key] = _Process(key[0])
+            answer = self._processes[key].call(function, limit, arguments)
+            if "ended" in answer or answer["compiled"]:
+                self._processes.pop(key).end()
+            if "error" in answer:
+                raise MeasurementError(answer["error"])
+            if not answer["compiled"]:  # what was compiled was written: the next one loads it
+                return answer["returned"]
+        print(f"! compiled again and again: {answer['compiled']}", file=sys.stderr)
+        return answer["returned"]
 
     def close(self) -> None:
         """End all processes."""
@@ -203,46 +177,34 @@ class KeptProcesses:
             process.end()
         self._processes.clear()
 
-    def _say(self, python: str, question: Question, task: str) -> dict[str, Any]:
-        process = self._processes.get((python, question.loader))
-        if process is None:
-            process = self._processes[python, question.loader] = _Process(python)
-        answer = process.say(f"{task} {question.to_json()}")
-        if "error" in answer:
-            if answer["error"].startswith(ENDED):
-                self._end(python, question)
-            raise MeasurementError(answer["error"])
-        return answer
-
-    def _end(self, python: str, question: Question) -> None:
-        process = self._processes.pop((python, question.loader), None)
-        if process is not None:
-            process.end()
-
 
 class _Process:
     """One of them."""
 
     def __init__(self, python: str) -> None:
+        # Bytecode is cached, the GIL is as the build has it by default, and benches are found.
+        changing = ("PYTHONDONTWRITEBYTECODE", "PYTHON_GIL", "PYTHONSAFEPATH")
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
         self._process = subprocess.Popen(
             [python, "-m", "benches.harness.child"],
             cwd=ROOT,
-            env=_environment(),
+            env={name: value for name, value in os.environ.items() if name not in changing},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
         )
 
-    def say(self, line: str) -> dict[str, Any]:
-        """Send a line, and wait for the answer; a process that hangs ends itself."""
+    def call(self, function: str, limit: float, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return what a function returned or its error, and the modules that were compiled."""
+        asked = {"function": function, "limit": limit, "arguments": arguments}
         with suppress(OSError):  # it has ended: there is no answer
-            print(line, file=self._process.stdin, flush=True)
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
         reply = self._process.stdout.readline() if self._process.stdout else ""
         if not reply:
+            self._process.wait()
             self._errors.seek(0)
-            return {"error": f"{ENDED}:\n{self._errors.read()[-4000:]}"}
+            return {"ended": True, "error": f"the process ended:\n{self._errors.read()[-4000:]}"}
         found: dict[str, Any] = json.loads(reply)
         return found
 

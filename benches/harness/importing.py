@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from importlib import import_module
-
-from benches.harness.record import Answer
+from typing import Any
 
 __all__ = ["measure_import"]
 
 
-def measure_import() -> Answer:
+def measure_import() -> dict[str, Any]:
     """Import the loader's class; the milliseconds are those of the "first batch"."""
     for name in ("numpy", "torch.utils.data"):
         with suppress(ImportError):
@@ -24,8 +23,8 @@ def measure_import() -> Answer:
     alone = time.perf_counter() - started
     _ = package.ThreadLoader  # imported at its first use
     elapsed = time.perf_counter() - started
-    return Answer(
-        rate=1 / elapsed,
-        first_batch_ms=elapsed * 1000,
-        counters={"package_ms": alone * 1000},
-    )
+    return {
+        "rate": 1 / elapsed,
+        "first_batch_ms": elapsed * 1000,
+        "counters": {"package_ms": alone * 1000},
+    }

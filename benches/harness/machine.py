@@ -1,13 +1,8 @@
-"""The machine that figures were measured on: processor, cores, Python build, packages.
-
-``python -m benches.harness.machine`` prints it as JSON, which is how a run learns about
-an interpreter other than its own.
-"""
+"""The machine that figures were measured on: processor, cores, Python build, packages."""
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import platform
 import sys
@@ -106,7 +101,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-if __name__ == "__main__":
-    print(json.dumps(describe()))

@@ -26,6 +26,7 @@ import math
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict, replace
 from importlib import import_module
 from itertools import chain, repeat
 from statistics import median
@@ -33,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benches.harness.delivered import samples_in
-from benches.harness.machine import usable_cores
+from benches.harness.delivered import compare, samples_in
+from benches.harness.machine import describe, usable_cores
 from benches.harness.record import Answer, Question
 from benches.harness.usage import Meter, measure_pss_mib
 from benches.loaders.catalog import Loader, Setup, import_rival
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from benches.workloads.catalog import Workload
 
-__all__ = ["answer", "make_setup", "measure"]
+__all__ = ["answer", "compared", "measure"]
 
 WARM = 1.5  # times the seconds asked for, after which a first epoch that goes on is left
 PATIENCE = 3  # the same of later epochs, where that is longer than:
@@ -59,8 +60,14 @@ MOST_STARTS = 50  # of a loader, where only the first batch is measured
 SLOW_START_S = 2.0  # a start that takes longer is not repeated: its warm-up is the figure
 
 
-def answer(question: Question) -> Answer:
-    """Answer one question in this process, and in the limit's processes."""
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Answer a `Question` by an `Answer`, both as plain values."""
+    found = _answer(Question(**question))
+    return asdict(replace(found, machine=describe()))
+
+
+def _answer(question: Question) -> Answer:
+    """Measure in this process, and in the limit's processes."""
     if question.loader == "processes":
         from benches.loaders.processes import measure_together
 
@@ -69,6 +76,18 @@ def answer(question: Question) -> Answer:
     if kind == "rate":
         return measure(question)
     return _measure_jobs(question) if kind == "job" else _measure_starts(question)
+
+
+def compared(question: dict[str, Any]) -> int:
+    """Compare a short epoch with the dataset; return the number of samples."""
+    asked = Question(**question)
+    workload = WORKLOADS[asked.workload]
+    rival = import_rival(asked.loader)
+    setup = make_setup(asked, workload, batches=1 if workload.parallel else 3)
+    loader = rival(setup)
+    samples = compare(workload, setup.dataset, loader)
+    loader.close()
+    return samples
 
 
 def make_setup(question: Question, workload: Workload, batches: int | None = None) -> Setup:

@@ -6,8 +6,7 @@ plain values only.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 __all__ = ["Answer", "Output", "Question"]
@@ -35,10 +34,6 @@ class Question:
     spin: int = 0
     output: Output | None = None
 
-    def to_json(self) -> str:
-        """Return the question as one line of JSON."""
-        return json.dumps(asdict(self))
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -57,8 +52,6 @@ class Answer:
             pages divided among those that share them, in MiB.
         pss_added_mib: The same, less what there was before the loader was made: its batches and
             workers, but not the dataset.
-        uncached: Modules compiled in the measured process; on CPython 3.13t
-            their constants are reference-counted, which slows threads down.
         counters: The loader's own counters at the end.
         machine: What `benches.harness.machine.describe` says.
     """
@@ -70,7 +63,6 @@ class Answer:
     other_cores_busy: float | None = None
     pss_mib: float | None = None
     pss_added_mib: float | None = None
-    uncached: list[str] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
 

@@ -151,11 +151,11 @@ class Rounds:
         for lane in lanes:
             if lane in self.errors:
                 text.append(f"! {lane.name} failed: {reason(self.errors[lane])}")
-            for answer in self.of(lane)[:1]:
-                if answer.uncached:
-                    text.append(f"! {lane.name}: modules without a .pyc: {answer.uncached}")
-                if answer.machine["gil_enabled"] and answer.machine["free_threaded"]:
-                    text.append(f"! {lane.name}: the GIL was turned on by an extension module")
+            text += [
+                f"! {lane.name}: the GIL was turned on by an extension module"
+                for answer in self.of(lane)[:1]
+                if answer.machine.get("free_threaded") and answer.machine["gil_enabled"]
+            ]
         disturbed, known = self.disturbed(lanes)
         if disturbed:
             text.append(f"! {disturbed} of {known} measurements shared the machine with others")

@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from benches.harness.compiling import compiled
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -27,9 +29,7 @@ SECOND = 0.5  # of a phase of the first epoch, for one of the second
 CHANGES = (0, 1, 0)  # the kinds of a first epoch; a second one ends after two
 
 
-def take_turns(
-    name: str, spin: int, seconds: float, rounds: int, uncached: Sequence[str]
-) -> dict[str, Any]:
+def take_turns(name: str, spin: int, seconds: float, rounds: int) -> dict[str, Any]:
     """Load one workload with all settings.
 
     Args:
@@ -37,11 +37,10 @@ def take_turns(
         spin: Iterations of the pure-Python workload.
         seconds: Of a phase of the default's first epoch.
         rounds: First and second epochs of the default.
-        uncached: Modules that were compiled; that grows.
 
     Returns:
         The names of the kinds; rates by setting and kind, a list for each pass of turns; and the
-        default's epochs.  Or ``uncached``, before anything is measured, if there is one.
+        default's epochs.  Nothing where modules had to be compiled: then it is asked again.
     """
     import torch
 
@@ -61,8 +60,8 @@ def take_turns(
     loaders["loop"] = [_Loop(workload) for _ in workload.kinds]
     # Imports what is imported late, and learns what a sample is.
     _pass(workload, loaders, 0.0)
-    if uncached:
-        return {"uncached": list(uncached)}
+    if compiled:
+        return {}
     passes, epochs = [_pass(workload, loaders, seconds * TURN)], []
     for _ in range(rounds):
         with ThreadLoader(workload.dataset, workload.batch_size, **given) as driven:

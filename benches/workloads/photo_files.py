@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image as Photo
 
-__all__ = ["make_photo_files", "photo_files"]
+__all__ = ["count_photo_files", "make_photo_files", "photo_files"]
 
 COUNT = 256
 SIZE = (500, 375)  # the average of ImageNet, about
@@ -103,6 +103,11 @@ def make_photo_files() -> list[Path]:
         except OSError:
             photo_files()  # another process was first; raises if it was not
     return photo_files()
+
+
+def count_photo_files() -> int:
+    """Make the files where they are missing; return how many there are."""
+    return len(make_photo_files())
 
 
 def _originals() -> Iterator[Photo]:

@@ -1,8 +1,7 @@
 """Samples made by pure Python, which holds the GIL all the time.
 
 The amount of work is a number of iterations, not a time: it is calibrated once,
-by the process that starts the measurements (``python -m benches.workloads.spin``
-prints it for an interpreter), and every rival is then given the same number.
+by the process that starts the measurements, and every rival is then given the same number.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class PurePython(Dataset):
 
     def __init__(self, length: int, iterations: int) -> None:
         if iterations < 1:
-            raise ValueError(
-                f"iterations must be at least 1, got {iterations}: "
-                "calibrate with `python -m benches.workloads.spin`"
-            )
+            raise ValueError(f"iterations must be at least 1, got {iterations}: calibrate them")
         super().__init__(length)
         self._iterations = iterations
 
@@ -75,7 +71,3 @@ def _seconds(iterations: int) -> float:
     started = time.perf_counter()
     spin(iterations, 1)
     return time.perf_counter() - started
-
-
-if __name__ == "__main__":
-    print(calibrate())
