@@ -187,6 +187,7 @@ class KnownSampler:
 
     draws: ClassVar[bool] = True  # whether it has a ``generator``, perhaps None
     draws_one_seed: ClassVar[bool] = False  # whether one number decides the order if that is None
+    is_last = False  # whether nobody draws from the generator after the pass
 
     def __init__(self, index_sampler: Any) -> None:
         self.index_sampler = index_sampler
@@ -199,7 +200,12 @@ class KnownSampler:
 
     def with_generator(self, generator: Any, seed: int | None = None) -> KnownSampler:
         """Return the sampler, or a copy that draws from a generator; see `with_generator`."""
-        return type(self)(with_generator(self.index_sampler, generator, seed))
+        index_sampler = with_generator(self.index_sampler, generator, seed)
+        if index_sampler is self.index_sampler:
+            return self
+        twin = type(self)(index_sampler)
+        twin.is_last = True
+        return twin
 
     def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
         """Yield a rank's batches of a pass, with the position of the first sample of each.
@@ -294,7 +300,8 @@ class Shuffled(KnownSampler):
     def batches(self, share: Share, start: int) -> Iterator[tuple[int, Indices]]:
         """See `KnownSampler.batches`."""
         yield from super().batches(share, start)
-        next(self._rest, None)  # torch's sampler draws once more at its end
+        if not self.is_last:  # torch's sampler draws a whole permutation more at its end
+            next(self._rest, None)
 
 
 class Keyed(KnownSampler):
