@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.checked_datasets import COPIED, SAFE, UNSAFE, Dataset, SeekAndRead, others_run
 from support.child import run_child
 from support.patience import PATIENCE, Spawn
-from support.safe_datasets import SAFE
-from support.unsafe_datasets import COPIED, UNSAFE, Dataset, SeekAndRead, others_run
 
 from threadloader.testing import assert_thread_safe
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
-from support.gathering import numbers
 from support.pictures import picture
 
 from threadloader import ThreadLoader
@@ -15,7 +14,7 @@ from threadloader.datasets import ArrayDataset
 
 
 def test_samples_are_rows_tuples_or_dicts() -> None:
-    one, two = numbers(), np.arange(11)
+    one, two = np.arange(33).reshape(11, 3), np.arange(11)
     assert ArrayDataset(one)[3].tolist() == [9, 10, 11]
     assert picture(ArrayDataset(one, two)[3]) == picture((one[3], two[3]))
     assert picture(ArrayDataset({"b": one, "a": two})[-1]) == picture({"b": one[-1], "a": two[-1]})

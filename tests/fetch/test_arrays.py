@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.gathering import Hooked, assert_alike, make, numbers
 from support.patience import PATIENCE, Spawn
+from support.pictures import outcomes
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._order.samplers import (
@@ -22,6 +22,59 @@ from threadloader._order.samplers import (
 from threadloader.datasets import ArrayDataset
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+
+
+class Plain:
+    """The same samples, of a class that nothing is known of."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+
+class Hooked:
+    """Rows of an array; notes which samples were asked for one by one."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.asked: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked.append(index)
+        return self.array[index]
+
+    def gathered_arrays(self) -> Any:
+        return [self.array]
+
+
+def make(dataset: Any, batch_size: Any = 4, **arguments: Any) -> ThreadLoader[Any]:
+    return ThreadLoader(dataset, batch_size, **({"threads": 0, "output": "numpy"} | arguments))
+
+
+def story(loader: ThreadLoader[Any]) -> list[Any]:
+    with loader:
+        return [outcomes(loader) for _ in range(2)]
+
+
+def assert_alike(
+    spawn: Spawn, dataset: Any, build: Callable[[Any], ThreadLoader[Any]] = make
+) -> list[Any]:
+    """Compare a dataset's batches with those of samples that are collated one by one."""
+    expected: list[Any] = spawn(story, build(Plain(dataset))).result(PATIENCE)
+    assert spawn(story, build(dataset)).result(PATIENCE) == expected
+    return expected
+
+
+def numbers(size: int = 11, width: int = 3) -> Any:
+    return np.arange(size * width, dtype=np.int32).reshape(size, width)
 
 
 @each_number_of_threads
@@ -166,9 +219,6 @@ def test_large_batches_are_split_over_threads(order: str, threads: int, spawn: S
         totals = loader.statistics().totals
     assert totals.samples == 6000
     assert totals.tickets > totals.batches
-
-
-each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
 # Wrong rows --------------------------------------------------------------------------------------

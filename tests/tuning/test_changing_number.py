@@ -1,24 +1,62 @@
 """The calling thread and workers make the batches by turns: nobody sees it in the batches."""
 
+# ruff: noqa: SLF001  # a loader's tuner has no public name
+
 from __future__ import annotations
 
 import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 from support.acting import Acting
 from support.patience import PATIENCE, Spawn
-from support.scripted_tuner import script
 
 from threadloader import ThreadLoader, TokenBatches
+from threadloader._threads.tuner import Tuner
 
 SCRIPTS = [(2, 0), (2, 2, 2, 0, 0), (1, 2, 0), (2, 1, 2)]
 KINDS = [{}, {"threads": 2}, {"threads": 2, "in_order": False}, {"persistent_workers": True}]
+
+
+class ScriptedTuner(Tuner):
+    """Goes from one number to the next at each look, which comes with each batch.
+
+    Args:
+        numbers: In this order, again and again; 0 for the calling thread.
+    """
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__()
+        self._numbers = cycle(numbers)
+        self.seen: list[int] = []  # each number that there was
+
+    def _set(self, number: int) -> None:
+        super()._set(number)
+        self.due = 0.0
+
+    def stay(self) -> None:
+        """Try again with the next batch."""
+        self._set(0)
+
+    def look(self, *_: Any) -> int:
+        """Return the next number."""
+        self.number = max(self.limits.least, next(self._numbers))
+        self.seen.append(self.number)
+        self.prefers_inline, self.due = not self.number, 0.0
+        return self.number
+
+
+def script(loader: ThreadLoader[Any], *numbers: int) -> list[int]:
+    """Let a loader's number of threads follow a script; return the numbers as they come."""
+    tuner = ScriptedTuner(numbers)
+    loader._session.kept.tuner = tuner
+    return tuner.seen
 
 
 def told(index: int) -> tuple[int, bool]:

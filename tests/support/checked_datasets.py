@@ -1,13 +1,18 @@
-"""Datasets that threads must not share, and what `check` says of each."""
+"""Datasets that threads must not share, with what `check` says of each; and some that they may.
+
+What a dataset keeps on itself is safe, since each worker has a copy of it.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import random
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from functools import partial
@@ -15,6 +20,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
+
+from support.made_shards import write_numbered
+from threadloader import _torch, get_worker_info, sample_rng, sample_seed
+from threadloader.datasets import PerThread, TarStream
 
 ROWS = 12
 WIDTH = 16  # bytes of a record
@@ -291,24 +301,7 @@ class Output(Dataset):
         return caught.getvalue()
 
 
-# What hides: in locks, default values, closures, a few samples
-
-
-def rows_file() -> io.BytesIO:
-    return io.BytesIO(bytes(range(ROWS)) * 4)
-
-
-class TwoLocks(Dataset):
-    """Samples with another lock are not kept out."""
-
-    def __init__(self, _: Path) -> None:
-        self.file, self.locks = rows_file(), [threading.Lock(), threading.Lock()]
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.locks[index % 2]:
-            self.file.seek(index)
-            others_run()
-            return self.file.read(4)
+# What hides: in default values, and in what was loaded before
 
 
 def total(index: int, parts: list[int] = []) -> int:  # noqa: B006  # what is found
@@ -359,13 +352,13 @@ class Replicas:
 
 
 # Each worker has these for itself, but with ``dataset_copy="shared"``.
-COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor, TwoLocks]
+COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor]
 # Seeded for each sample.
 SEEDED: list[Callable[[Path], Any]] = [OwnNumPy]
 
 # The kind of the finding, its message, "..." for more words, and the datasets of which it is found.
 UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
-    ("shared-handle", "dataset.file is shared", [SeekAndRead, TwoLocks]),
+    ("shared-handle", "dataset.file is shared", [SeekAndRead]),
     ("shared-buffer", "sample['x'] of index 0 was different after others", [ViewOfScratch]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
     ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
@@ -388,3 +381,196 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("process-state", "samples change the environment", [Environment]),
     ("process-state", "samples change the standard output", [Output]),
 ]
+
+
+# What threads may share, as people write it; some need torch or another package
+
+
+def tar_stream(folder: Path) -> Any:
+    return TarStream(write_numbered(folder, [2, 2]))
+
+
+class OpenedOnFirstUse(Dataset):
+    def __init__(self, folder: Path) -> None:
+        self.path = records(folder)
+        self.file: Any = None
+
+    def __getitem__(self, index: int) -> bytes:
+        if self.file is None:
+            self.file = self.path.open("rb")
+        self.file.seek(index * WIDTH)
+        return self.file.read(WIDTH)
+
+    def __del__(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class OneForEachThread(Dataset):
+    def __init__(self, folder: Path) -> None:
+        self.file = PerThread(partial(open, records(folder), "rb"))
+
+    def __getitem__(self, index: int) -> bytes:
+        file = self.file()
+        file.seek(index * WIDTH)
+        return file.read(WIDTH)
+
+
+class LockedHelper(Dataset):
+    class Reader:
+        def __init__(self, folder: Path) -> None:
+            self.file = io.BytesIO(records(folder).read_bytes())
+            self.lock = threading.RLock()
+            self.reads = 0
+
+        def read(self, index: int) -> bytes:
+            with self.lock:
+                self.reads += 1
+                return self.at(index)
+
+        def at(self, index: int) -> bytes:
+            with self.lock:
+                self.file.seek(index * WIDTH)
+                return self.file.read(WIDTH)
+
+    def __init__(self, folder: Path) -> None:
+        self.reader = self.Reader(folder)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.reader.read(index)
+
+
+class Cache(Dataset):
+    """Two threads may compute an entry twice, which is harmless."""
+
+    def __init__(self, _: Path) -> None:
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.cache:
+            self.cache[index] = np.full(3, index)
+        return self.cache[index]
+
+
+class LateTable(Dataset):
+    """A table of a shared object, which is there only when it is whole."""
+
+    class Table:
+        def __init__(self) -> None:
+            self.rows: list[int] | None = None
+
+        def get(self, index: int) -> int:
+            rows = self.rows
+            if rows is None:
+                rows = [3 * row for row in range(ROWS)]
+                self.rows = rows
+            return rows[index]
+
+    def __init__(self, _: Path) -> None:
+        self.table = self.Table()
+
+    def __getitem__(self, index: int) -> int:
+        return self.table.get(index)
+
+
+class LastLoaded(Dataset):
+    """Notes the last index in a shared object, which no sample reads."""
+
+    class Note:
+        last = -1
+
+    def __init__(self, _: Path) -> None:
+        self.note = self.Note()
+
+    def __getitem__(self, index: int) -> int:
+        self.note.last = index
+        return index
+
+
+class GlobalRandom(Dataset):
+    """Draws from generators of the process, which the loader isolates."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index + random.random(), np.random.rand(2), np.random.randint(5)  # noqa: NPY002
+
+
+class OfTheSample(Dataset):
+    def __getitem__(self, index: int) -> Any:
+        own = np.random.default_rng(sample_seed())
+        return sample_rng().normal(size=2) + index, own.random()
+
+
+class InEachThread(Dataset):
+    def __init__(self, _: Path) -> None:
+        self.local = threading.local()
+
+    def __getitem__(self, index: int) -> Any:
+        if not hasattr(self.local, "scratch"):
+            self.local.scratch = np.zeros(4)
+        self.local.scratch[:] = index
+        return self.local.scratch.copy()
+
+
+class ViewsOfData(Dataset):
+    """Samples share memory with the dataset, and nobody writes it."""
+
+    def __init__(self, _: Path) -> None:
+        self.rows = np.arange(4 * ROWS).reshape(ROWS, 4)
+        self.labels = {"all": np.arange(ROWS)}
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": self.rows[index], "labels": self.labels["all"]}
+
+
+class Generated(_torch.IterableDataset):  # type: ignore[misc]  # Any without torch
+    """A stream that each replica has its share of."""
+
+    def __init__(self, _: Path) -> None:
+        self.seen = Counter[str]()
+
+    def __iter__(self) -> Iterator[Any]:
+        info: Any = get_worker_info()
+        for row in range(info.id, 4 * ROWS, info.num_workers):
+            self.seen["rows"] += 1
+            yield row, random.random()
+
+
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def subset(folder: Path) -> Any:
+    data = torch().utils.data
+    parts = [data.Subset(OpenedOnFirstUse(folder), [3, 1, 2]), data.Subset(Cache(folder), [5, 4])]
+    return data.ConcatDataset(parts)
+
+
+class Augmented(Dataset):
+    def __init__(self, _: Path) -> None:
+        self.rows = torch().arange(3.0 * ROWS).reshape(ROWS, 3)
+        self.dropout = torch().nn.Dropout(0.5)
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.rows[index]
+        row = row.flip(0) if torch().rand(1) < 0.5 else row
+        return self.dropout(row + torch().randn(3))
+
+
+PARTS: list[Callable[[Path], Any]] = [
+    *(OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache, LateTable, LastLoaded),
+    *(GlobalRandom, OfTheSample, InEachThread, ViewsOfData, *SEEDED, *COPIED),
+    *((subset, Augmented) if _torch.AVAILABLE else ()),
+]
+
+
+class Together(Dataset):
+    """All of them, which takes a second and not each one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.parts = [make(folder) for make in PARTS]
+
+    def __getitem__(self, index: int) -> Any:
+        return [part[index % len(part)] for part in self.parts]
+
+
+SAFE: list[Callable[[Path], Any]] = [tar_stream, Generated, Together]
