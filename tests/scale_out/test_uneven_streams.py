@@ -351,6 +351,8 @@ def test_two_ranks_with_one_share_are_named_on_all_ranks(ranks: RankThreads) -> 
 def test_a_rank_that_comes_after_the_limit_finds_what_others_found(
     uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    agree = agreement.agree  # to begin, ranks have the time that they need
+    monkeypatch.setattr(agreement, "agree", lambda *given: agree(*given[:-1], PATIENCE))
     monkeypatch.setattr(agreement, "SECONDS", 1.0)
     released = threading.Event()
     # With nothing left of its own, rank 0 repeats a batch only if another has one.
