@@ -116,39 +116,6 @@ def test_a_generator_that_nobody_seeded_follows_the_loader(make: Any) -> None:
     assert loaded(0) == loaded(1) == loaded(4)
 
 
-def closed_over(transform: Any) -> Any:
-    return lambda index: transform(index)  # noqa: PLW0108
-
-
-class Helper:
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
-
-    def apply(self, index: int) -> int:
-        return self.transform(index)  # type: ignore[no-any-return]
-
-
-WHERE: dict[str, Callable[[Any], Any]] = {
-    "closure": closed_over,
-    "method": lambda transform: Helper(transform).apply,
-    "partial": functools.partial,
-    "held by a partial": lambda transform: functools.partial(
-        lambda it, index: it(index), transform
-    ),
-    "compose": lambda transform: Chain([int, transform]),
-}
-
-
-class Chain:
-    def __init__(self, transforms: list[Any]) -> None:
-        self.transforms = transforms
-
-    def __call__(self, value: Any) -> Any:
-        for transform in self.transforms:
-            value = transform(value)
-        return value
-
-
 class Randomizable:
     R = np.random.RandomState()
 
@@ -165,13 +132,17 @@ class Two:
         return int(self.first.integers(1 << 40)) - int(self.second.integers(1 << 40))
 
 
-@pytest.mark.parametrize("where", [*WHERE, "on a class", "on two objects"])
-def test_a_generator_is_found_wherever_it_is_and_stays_one(where: str) -> None:
-    def make() -> Any:
-        own = {"on a class": Randomizable, "on two objects": Two}.get(where)
-        return own() if own else WHERE[where](of_numpy(1))
+# It is found where a worker's own objects are: see tests/own/test_places.py.
+WHERE: dict[str, Callable[[], Any]] = {
+    "held by a partial": lambda: functools.partial(lambda it, index: it(index), of_numpy(1)),
+    "on a class": Randomizable,
+    "on two objects": Two,
+}
 
-    first, *others = (epochs(Sampled(make()), **threads) for threads in THREADS)
+
+@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
+def test_a_generator_is_found_wherever_it_is_and_stays_one(where: Callable[[], Any]) -> None:
+    first, *others = (epochs(Sampled(where()), **threads) for threads in THREADS)
     assert all(other == first for other in others)
     assert len({0, *first[0]}) == SIZE + 1
 
