@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from threading import Barrier
 from typing import Any
 
 import pytest
-from support.collators import (
-    NUMBERS,
-    THREADS,
-    Collator,
-    Meeting,
-    NotCallable,
-    Scratch,
-    call,
-    load,
-)
 from support.patience import PATIENCE, Spawn
 from support.streams import Rows
 
@@ -27,36 +16,61 @@ from threadloader._torch import IterableDataset
 from threadloader._worker.copy_rules import new_copier
 from threadloader._worker.own_copy import Copied
 
-
-def two_closures(collator: Any) -> Any:
-    def inner(samples: Any) -> Any:
-        return collator(samples)
-
-    def outer(samples: Any) -> Any:
-        assert inner is not None
-        return inner(samples)
-
-    return outer
+THREADS = 4
+NUMBERS = [[number] for number in range(THREADS)]
 
 
-# Of more kinds transforms are: see tests/field/test_own_objects.py.
+class Meeting:
+    """Where all workers meet while they collate; it is one for all, as it has a barrier."""
+
+    barrier = Barrier(THREADS)
+
+
+class Scratch:
+    """A helper that nobody calls; wrong if two threads use it at once."""
+
+    def collate(self, samples: Any) -> Any:
+        self.samples = samples
+        Meeting.barrier.wait(PATIENCE)
+        return self.samples
+
+
+class Collator(Scratch):
+    """The usual class."""
+
+    def __call__(self, samples: Any) -> Any:
+        return self.collate(samples)
+
+
+class Module:
+    """As a data module: it gives a method of its own."""
+
+    def __init__(self) -> None:
+        self.helper = Scratch()
+        self.by_name = {"first": [self.helper]}
+
+    def collate(self, samples: Any) -> Any:
+        assert self.by_name["first"][0] is self.helper
+        return self.helper.collate(samples)
+
+
+def call(collator: Any, samples: Any) -> Any:
+    return collator(samples)
+
+
+def load(dataset: Any, collate_fn: Any, spawn: Spawn, **options: Any) -> list[Any]:
+    """Load as many batches as there are threads, all of which are collated at once."""
+    arguments = {"batch_size": 1, "num_workers": THREADS, "prefetch": THREADS} | options
+    with ThreadLoader(dataset, collate_fn=collate_fn, **arguments) as loader:
+        return spawn(list, loader).result(2 * PATIENCE)
+
+
+# Of more kinds the objects are that a function holds: see tests/own/test_places.py.
 KINDS: dict[str, Callable[[], Any]] = {
     "object": Collator,
-    "method with a helper": lambda: NotCallable(Scratch()).collate,
+    "method with a helper": lambda: Module().collate,
     "partial": lambda: functools.partial(call, Collator()),
-    "two closures": lambda: two_closures(Collator()),
 }
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.usefixtures("first_sample_waits")
-def test_a_worker_s_scratch_state_is_its_own(kind: Any, spawn: Spawn) -> None:
-    assert load(range(THREADS), kind(), spawn) == NUMBERS
-
-
-def test_scratch_state_that_is_shared_mixes_up_batches(spawn: Spawn) -> None:
-    """The race that the copies prevent; else the others could not fail."""
-    assert load(range(THREADS), Collator(), spawn, dataset_copy="shared") != NUMBERS
 
 
 class Replica(IterableDataset):  # type: ignore[type-arg]
@@ -64,7 +78,8 @@ class Replica(IterableDataset):  # type: ignore[type-arg]
         yield get_worker_info().id
 
 
-ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how many call it
+WHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how many call it
+    "auto": (lambda it: {"dataset": range(THREADS), "collate_fn": it}, 4),
     "deep": (lambda it: {"dataset": range(THREADS), "dataset_copy": "deep", "collate_fn": it}, 4),
     "replicas": (lambda it: {"dataset": Replica(), "collate_fn": it}, 4),
     "behind a transform": (lambda it: {"dataset": Rows(3), "transform": int, "collate_fn": it}, 3),
@@ -82,55 +97,16 @@ ELSEWHERE: dict[str, tuple[Callable[[Any], dict[str, Any]], int]] = {  # and how
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.parametrize("where", WHERE)
 @pytest.mark.usefixtures("first_sample_waits")
-def test_scratch_state_is_its_own_wherever_the_function_is(
+def test_scratch_state_is_a_worker_s_own_wherever_the_function_is(
     where: str, kind: str, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments, callers = ELSEWHERE[where]
+    arguments, callers = WHERE[where]
     monkeypatch.setattr(Meeting, "barrier", Barrier(callers))  # one of the others reads
     given = arguments(KINDS[kind]())
     got = load(given.pop("dataset"), given.pop("collate_fn"), spawn, **given)
     assert got == NUMBERS[: 3 if callers == 3 else 4]
-
-
-# What belongs to the dataset
-
-
-class Collating:
-    """A dataset whose method collates, and keeps something on self."""
-
-    def __init__(self) -> None:
-        self.inner = Collator()
-
-    def __len__(self) -> int:
-        return THREADS
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def collate(self, samples: Any) -> Any:
-        assert get_worker_info().dataset is self
-        return self.inner(samples)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda data: data.collate,
-        lambda data: functools.partial(data.collate),
-        lambda data: lambda samples: data.collate(samples),  # noqa: PLW0108  # the same
-    ],
-    ids=["method", "partial", "lambda"],
-)
-@pytest.mark.parametrize("how", ["auto", "deep"])
-@pytest.mark.usefixtures("first_sample_waits")
-def test_a_method_of_the_dataset_is_that_of_the_worker_s_copy(
-    how: Any, function: Any, spawn: Spawn
-) -> None:
-    dataset = Collating()
-    assert load(dataset, function(dataset), spawn, dataset_copy=how) == NUMBERS
-    assert not vars(dataset.inner)
 
 
 def test_what_dataset_and_collate_fn_have_in_common_is_one_in_a_worker(spawn: Spawn) -> None:
@@ -153,6 +129,9 @@ def test_what_dataset_and_collate_fn_have_in_common_is_one_in_a_worker(spawn: Sp
     assert got == [True, True]
 
 
+# Modules of torch's
+
+
 def copied(function: Any) -> Any:
     return new_copier(Copied()).copy("collate_fn", function)
 
@@ -162,27 +141,6 @@ class Trainer:
 
     def __init__(self, module: Any) -> None:
         self.inside = {"modules": [module]}
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ThreadLoader(range(3)),
-        lambda: (number for number in range(3)),
-        lambda: threading.Thread(name="test-none"),
-    ],
-    ids=["loader", "generator", "thread"],
-)
-def test_a_method_s_object_shares_what_is_no_part_of_it(make: Any) -> None:
-    module = NotCallable(Scratch())
-    module.other = other = make()  # type: ignore[attr-defined]
-    twin = copied(module.collate).__self__
-    assert twin is not module
-    assert twin.helper is not module.helper
-    assert twin.other is other
-
-
-# Modules of torch's
 
 
 def test_a_module_is_copied_and_a_model_in_it_is_shared() -> None:
@@ -215,22 +173,3 @@ def test_a_module_is_copied_and_a_model_in_it_is_shared() -> None:
     assert copied(module).model is module.model
     twin.longest = 3
     assert not hasattr(module, "longest")
-
-
-MISSING = type("Missing", (), {})()
-
-
-def count_missing(batch: list[Any], missing: Any = MISSING) -> int:
-    return sum(value is missing for value in batch)
-
-
-def counting(missing: Any) -> Any:
-    return lambda batch: sum(value is missing for value in batch)
-
-
-@pytest.mark.parametrize(
-    "function", [count_missing, counting(MISSING), functools.partial(count_missing)]
-)
-def test_a_marker_stays_the_same_object(function: Any, spawn: Spawn) -> None:
-    loader: Any = ThreadLoader([MISSING, 1, MISSING, 2], 2, threads=2, collate_fn=function)
-    assert spawn(list, loader).result(PATIENCE) == [1, 1]

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import bz2
 import gzip
-import io
 import lzma
 import os
 import socket
 import sqlite3
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.worker_copies import SHIFTED, THREADS, Mapped, Meeting, racing_transform, together
+from support.worker_copies import THREADS, Mapped, Meeting, together
 
 from threadloader import ThreadLoader
 
@@ -53,95 +49,6 @@ class Reads:
         file.seek(index)
         self.sought.wait()
         return ord(file.read(1))
-
-
-# Transforms, wherever they are, and whatever refuses to be copied
-
-
-class Delegates:
-    """Looks up everything inside."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __len__(self) -> int:
-        return THREADS
-
-    def __getitem__(self, index: int) -> Any:
-        return self.inner[index]
-
-
-def refusing(name: str) -> Any:
-    """Return a transform that can't be pickled."""
-
-    def refuse(*_: object) -> None:
-        raise TypeError("cannot pickle it")
-
-    return type("Refuses", (type(racing_transform()),), {name: refuse})()
-
-
-class Scratch:
-    """A helper: neither a dataset nor called."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-
-    def work(self, value: int) -> int:
-        return self.inner(value)  # type: ignore[no-any-return]
-
-
-def in_closure(inner: Any) -> Any:
-    return lambda value: inner(value)  # noqa: PLW0108
-
-
-def in_closure_of_method(helper: Any) -> Any:
-    return lambda value: helper.work(value)  # noqa: PLW0108
-
-
-def in_defaults(inner: Any) -> Any:
-    def apply(value: int, inner: Any = inner, *, same: Any = inner) -> int:
-        assert inner is same
-        return inner(value)  # type: ignore[no-any-return]
-
-    return apply
-
-
-def in_recursion(inner: Any) -> Any:
-    def apply(value: int, *, deep: int = 0) -> int:
-        return inner(value) if deep else apply(value, deep=1)  # type: ignore[no-any-return]
-
-    return apply
-
-
-def in_containers(inner: Any) -> Any:
-    listed, named = [inner], {"it": inner}
-
-    def apply(value: int) -> int:
-        assert listed[0] is named["it"]
-        return listed[0](value)  # type: ignore[no-any-return]
-
-    return apply
-
-
-WHERE: dict[str, Callable[[Any], Any]] = {
-    "closure": lambda inner: Mapped(in_closure(inner)),
-    "defaults": lambda inner: Mapped(in_defaults(inner)),
-    "recursion": lambda inner: Mapped(in_recursion(inner)),
-    "containers": lambda inner: Mapped(in_containers(inner)),
-    "method of a helper": lambda inner: Mapped(Scratch(inner).work),
-    "closure of a helper": lambda inner: Mapped(in_closure_of_method(Scratch(inner))),
-    "wrapper": lambda inner: Delegates(Mapped(inner)),
-    "no reduction": lambda _: Mapped(refusing("__reduce_ex__")),
-    "no state": lambda _: Mapped(refusing("__getstate__")),
-}
-
-
-@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
-def test_a_transform_is_each_workers_own_wherever_it_is(where: Callable[[Any], Any]) -> None:
-    assert together(where(racing_transform())) == SHIFTED
 
 
 # Handles that were opened before the loop
@@ -188,58 +95,6 @@ def test_a_handle_that_is_opened_anew_in_another_process_is_opened_by_each_worke
 
 
 COMPRESSED: dict[str, Any] = {"gzip": gzip, "bz2": bz2, "lzma": lzma}
-
-
-def opened_by_path(module: Any, path: Path) -> Any:
-    compressed = path.with_suffix(f".{module.__name__}")
-    compressed.write_bytes(module.compress(path.read_bytes()))
-    return module.open(compressed)
-
-
-OPENS: dict[str, Callable[[Path], Any]] = {
-    "file": lambda path: path.open("rb"),
-    "unbuffered": lambda path: path.open("rb", buffering=0),
-    "text": lambda path: path.open(encoding="ascii"),
-    **{kind: partial(opened_by_path, module) for kind, module in COMPRESSED.items()},
-    "in memory": lambda path: io.BytesIO(path.read_bytes()),
-}
-
-
-class Reader:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def it(self) -> Any:
-        return self.file
-
-
-KEEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # how it is found again
-    "alone": (lambda file: file, lambda held: held),
-    "dict": (lambda file: {"it": file}, lambda held: held["it"]),
-    "dict of namespaces": (
-        lambda file: {"a": SimpleNamespace(file=file)},
-        lambda held: held["a"].file,
-    ),
-    "helper": (Reader, Reader.it),
-}
-
-
-@pytest.mark.parametrize("open_", OPENS.values(), ids=OPENS)
-def test_an_open_file_is_opened_again_for_each_worker(
-    open_: Callable[[Path], Any], numbers: Path
-) -> None:
-    for keep, find in KEEPS.values():
-
-        class Holds(Reads):
-            found = staticmethod(find)
-
-            def __getitem__(self, index: int) -> int:
-                return self.read(self.found(self.file), index)
-
-        with open_(numbers) as file:
-            file.read(2)
-            assert together(Holds(keep(file))) == EACH
-            assert file.tell() == 2
 
 
 @pytest.mark.parametrize("module", COMPRESSED.values(), ids=COMPRESSED)
@@ -389,7 +244,7 @@ def _of_file(column: str = "seen TEXT", detect_types: int = 0) -> sqlite3.Connec
 SHARED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "socket": (lambda ends: ends[0], r"dataset\.part \(socket\.socket\)"),
     "iteration": (lambda _: (n for n in [1]), r"dataset\.part \(builtins\.generator\)"),
-    "inside": (lambda ends: Scratch(ends[0]), r"dataset\.part\.inner \(socket\.socket\)"),
+    "inside": (lambda ends: Mapped(ends[0]), r"dataset\.part\.transform \(socket\.socket\)"),
     "with functions": (lambda _: _of_file(), r"dataset\.part \(sqlite3\.Connection\)"),
     "to convert": (
         lambda _: _of_file("seen TIMESTAMP", sqlite3.PARSE_DECLTYPES),
@@ -415,28 +270,3 @@ def test_what_a_collate_function_shares_is_named(ends: Any) -> None:
 
     with pytest.warns(UserWarning, match=r"collate_fn\.end \(socket\.socket\)"):
         assert list(ThreadLoader(range(4), 4, threads=2, collate_fn=collate)) == [EACH]
-
-
-def _closed() -> Any:
-    with open(__file__, encoding="utf-8") as file:  # noqa: PTH123
-        return file
-
-
-QUIET: dict[str, Callable[[], Any]] = {
-    "lock": threading.Lock,
-    "thread-local": threading.local,
-    "logger": lambda: __import__("logging").getLogger("it"),
-    "view": lambda: memoryview(b"abc"),
-    "counter": lambda: __import__("multiprocessing").Value("i", 0),
-    "weak reference": lambda: __import__("weakref").ref(Mapped),
-    "closed file": _closed,
-    "standard output": lambda: __import__("sys").stdout,
-    "dtype": lambda: np.dtype("f4"),
-}
-
-
-@pytest.mark.parametrize("make", QUIET.values(), ids=QUIET)
-def test_what_threads_may_share_is_not_named(make: Any) -> None:
-    dataset = Mapped(float)
-    dataset.part = make()  # type: ignore[attr-defined]
-    assert together(dataset) == EACH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import collections
 import concurrent.futures
 import enum
@@ -10,6 +11,7 @@ import gc
 import gzip
 import itertools
 import logging
+import lzma
 import mmap
 import multiprocessing as mp
 import queue
@@ -109,12 +111,19 @@ SHARED: dict[str, Callable[[], Any]] = {
     "frame of pandas": lambda: pytest.importorskip("pandas").DataFrame({"x": [1]}),
     "lock": threading.RLock,
     "condition": threading.Condition,
+    "event": threading.Event,
+    "thread": lambda: threading.Thread(name="test-none"),
+    "thread-local": threading.local,
     "queue": queue.Queue,
     "executor": concurrent.futures.ThreadPoolExecutor,
     "logger": lambda: logging.getLogger("own"),
     "loader": lambda: ThreadLoader([1, 2]),
     "mp.Value": lambda: mp.Value("i", 0),
     "mp.RawArray": lambda: mp.RawArray("i", 3),
+    "array over mp.RawArray": lambda: np.frombuffer(mp.RawArray("i", 3), np.int32),
+    "array that nobody can write": lambda: np.frombuffer(b"12345678", np.uint8),
+    "function": lambda: put,
+    "module": lambda: np,
     "mp.Lock": mp.Lock,
     "sentinel": lambda: MISSING,
     "member of an enumeration": lambda: enum.Enum("Kind", "A").A,  # type: ignore[attr-defined]
@@ -139,19 +148,6 @@ SHARED: dict[str, Callable[[], Any]] = {
 def test_one_object_is_for_all_workers(name: str, where: str) -> None:
     data = SHARED[name]()
     assert all(each is data for each in in_workers(data, where=where))
-
-
-def test_what_processes_share_threads_share() -> None:
-    counter, numbers = mp.Value("i", 0), np.frombuffer(mp.RawArray("i", ROWS), np.int32)
-
-    def add(value: Any, index: int) -> None:
-        with value.now[0].get_lock():
-            value.now[0].value += 1
-        value.now[1][index] = index
-
-    in_workers(Plain(now=(counter, numbers)), put=add)
-    assert counter.value == ROWS
-    assert numbers.tolist() == ALL
 
 
 def test_a_memory_map_is_not_copied_and_neither_are_views_of_it(tmp_path: Path) -> None:
@@ -247,26 +243,40 @@ def test_an_engine_of_a_library_for_data_is_no_data(make: Callable[[], Any]) -> 
     assert getattr(engine, "now", 0) == 0
 
 
+@pytest.mark.parametrize("name", ["__copy__", "__deepcopy__", "__reduce_ex__", "__getstate__"])
+def test_a_class_can_not_refuse_to_be_copied(name: str) -> None:
+    def refuse(*_: object) -> None:
+        msg = "not to be copied"
+        raise TypeError(msg)
+
+    kept = type("Keeps", (Plain,), {name: refuse})()
+    assert in_workers(kept, now, put) == ALL
+
+
+COMPRESSED: dict[str, Any] = {"gzip": gzip, "bz2": bz2, "lzma": lzma}
+
+
 def opened(path: Path, how: str) -> Any:
     if how == "spooled":
         file = tempfile.SpooledTemporaryFile(1 << 20)  # noqa: SIM115
         file.write(path.read_bytes())
         file.seek(0)
         return file
-    if how == "gzip":
-        path.with_name(how).write_bytes(gzip.compress(path.read_bytes()))
-        return gzip.open(path.with_name(how))
-    return path.open(how)
+    if how in COMPRESSED:
+        path.with_name(how).write_bytes(COMPRESSED[how].compress(path.read_bytes()))
+        return COMPRESSED[how].open(path.with_name(how))
+    return path.open("rb", buffering=0) if how == "unbuffered" else path.open(how)
 
 
-@pytest.mark.parametrize("how", ["rb", "r", "gzip", "spooled"])
+@pytest.mark.parametrize("how", ["rb", "r", "unbuffered", *COMPRESSED, "spooled"])
 def test_each_worker_reads_a_file_where_it_has_sought(tmp_path: Path, how: str) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"".join(b"%03d\n" % index for index in ALL))
     with opened(path, how) as file:
+        file.read(1)
         put: Any = lambda copy, index: copy.seek(4 * index)  # noqa: E731
         assert in_workers(file, lambda copy: int(copy.read(3)), put) == ALL
-        assert file.tell() == 0
+        assert file.tell() == 1
 
 
 class Sized:
@@ -446,6 +456,11 @@ def test_an_iterator_of_itertools_stops_nobody(make: Callable[[], Any]) -> None:
     assert all(re.search(r"value.*(count|cycle)", str(each.message)) for each in told)
 
 
+def closed_file() -> Any:
+    with Path(__file__).open("rb") as file:
+        return file
+
+
 class Bar:
     """A bar of progress, as of tqdm."""
 
@@ -462,13 +477,16 @@ class Bar:
         lambda: re.match("a", "a"),
         lambda: sys.stderr,
         lambda: sys.__stdout__,
+        closed_file,
+        lambda: memoryview(b"abc"),
+        lambda: np.dtype("f4"),
         Bar,
         lambda: pytest.importorskip("PIL.Image").new("RGB", (4, 4)),
         lambda: random.Random(1),
         lambda: np.random.default_rng(1),
         lambda: pytest.importorskip("torch").Generator(),
     ],
-    ids="pattern match stderr stdout bar image random numpy torch".split(),  # noqa: SIM905
+    ids="pattern match stderr stdout closed view dtype bar image random numpy torch".split(),  # noqa: SIM905
 )
 @pytest.mark.parametrize("threads", [THREADS, None])
 def test_a_warning_names_no_object_without_a_handle(

@@ -1,4 +1,4 @@
-"""Datasets and transforms whose copies show: rows that all workers load at once."""
+"""Datasets over what workers have copies of: rows that all workers load at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from support.patience import PATIENCE
 from threadloader import ThreadLoader
-from threadloader._worker.copy_rules import copy_of
 
 THREADS = 4
 
@@ -39,62 +38,25 @@ class Meeting:
             self._others.wait(PATIENCE)
 
 
-def together(dataset: Any, first: int = 1, **options: Any) -> list[Any]:
+def together(dataset: Any) -> list[Any]:
     """Load batches of one row, each of which is loaded by a thread of its own, all at once.
 
-    ``first`` batches come before, see `Meeting`.  No thread can take a second row, because the
-    samples wait for each other.
+    One batch comes before, see `Meeting`.  No thread can take a second row, because the samples
+    wait for each other.
     """
     rows = [[row] for row in range(min(THREADS, len(dataset)))]
-    batches = [*rows[:1] * first, *rows]
-    with ThreadLoader(dataset, batch_sampler=batches, threads=THREADS, **options) as loader:
-        return [row for batch in list(loader)[first:] for row in np.asarray(batch).tolist()]
-
-
-def auto_copy(dataset: Any) -> Any:
-    return copy_of(dataset, "auto")[0]
+    with ThreadLoader(dataset, batch_sampler=[*rows[:1], *rows], threads=THREADS) as loader:
+        return [row for batch in list(loader)[1:] for row in np.asarray(batch).tolist()]
 
 
 class Mapped:
     """A dataset: numbers that go through a transform."""
 
-    def __init__(self, transform: Any, size: int = THREADS) -> None:
+    def __init__(self, transform: Any) -> None:
         self.transform = transform
-        self.size = size
 
     def __len__(self) -> int:
-        return self.size
+        return THREADS
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(index)
-
-
-def racing_transform(first: int = 1) -> Any:
-    """Return a transform that is wrong if two threads use it at once."""
-    drawn = Meeting(first=first)  # in a closure, hence one for all copies
-
-    class Shift:
-        amount = 0
-
-        def __call__(self, value: int) -> int:
-            self.amount = 10 * value
-            drawn.wait()
-            return value + self.amount
-
-    return Shift()
-
-
-SHIFTED = [0, 11, 22, 33]
-
-
-class Compose:
-    """Applies the transforms of any container, one after the other."""
-
-    def __init__(self, transforms: Any) -> None:
-        self.transforms = transforms
-
-    def __call__(self, value: Any) -> Any:
-        parts = self.transforms
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            value = part(value)
-        return value
