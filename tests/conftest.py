@@ -30,7 +30,7 @@ __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT", "clock"]
 
 
 # Their `assert`s tell as much as a test's own.
-pytest.register_assert_rewrite("support.lent_batches", "support.workers")
+pytest.register_assert_rewrite("support.workers")
 
 GARBAGE_SECONDS = 0.1  # that a thread of a dropped loader has to end, before garbage is collected
 TEST_LIMIT = 4 * PATIENCE  # seconds: three blocked calls inside each other, and the threads' ends

@@ -178,32 +178,25 @@ def test_the_window_that_is_counted_follows_the_size_of_batches_and_the_users_by
         assert loader.statistics().slots.made <= max(4, window) + 2  # 4 until one is measured
 
 
-def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
-    iterators.clear()
-
-
-def close_iterator(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
-    iterators[0].close()
-
-
-def close_loader(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
-    loader.close()
+ENDS: dict[str, Callable[[Any, list[Any]], object]] = {
+    "drop": lambda _, iterators: iterators.clear(),
+    "close the iterator": lambda _, iterators: iterators[0].close(),
+    "close the loader": lambda loader, _: loader.close(),
+}
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-@pytest.mark.parametrize("end", [drop, close_iterator, close_loader])
-def test_what_is_queued_is_cancelled_at_once(
-    end: Callable[..., None], persistent: bool, spawn: Spawn
-) -> None:
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_queued_is_cancelled_at_once(end: str, persistent: bool, spawn: Spawn) -> None:
     """Only the samples that are running when the iterator ends are ever asked for."""
     dataset = Held(100, start=1)
     loader: ThreadLoader[Any] = ThreadLoader(dataset, 10, threads=1, persistent_workers=persistent)
     iterators = [iter(loader)]
     assert dataset.held.wait(PATIENCE)
-    ending = spawn(end, loader, iterators)
+    ending = spawn(ENDS[end], loader, iterators)
     # Closing waits for the sample that is running, so that it has to end meanwhile; but no
     # earlier than all else is cancelled, which a consumer is told.
-    if end is drop:
+    if end == "drop":
         ending.result(PATIENCE)
     else:
         assert isinstance(spawn(next, iterators[0]).exception(PATIENCE), ClosedError)

@@ -51,16 +51,6 @@ def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> N
     assert consumer.result(PATIENCE) == [[0], [1], [2], [3], [4]]
 
 
-def test_a_batch_waits_for_its_last_row(spawn: Spawn) -> None:
-    dataset = Gated(3)
-    consumer = spawn(lists, ThreadLoader(dataset, batch_size=3, threads=2))
-    dataset.open(0, 2)
-    dataset.await_entry(2)  # all that can be done without row 1 is under way
-    assert not consumer.done()
-    dataset.open(1)
-    assert consumer.result(PATIENCE) == [[0, 1, 2]]
-
-
 @pytest.mark.usefixtures("first_sample_waits")
 def test_all_threads_work_on_the_first_batch_at_once(spawn: Spawn) -> None:
     barrier = Barrier(4)

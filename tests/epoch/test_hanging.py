@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -68,51 +69,64 @@ def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
     assert "each_sample" not in text
 
 
-def test_a_sample_in_a_ticket_of_many_is_named(spawn: Spawn) -> None:
-    dataset = Gated(64, 61)
-    loader = ThreadLoader(dataset, 32, threads=1, timeout=0.05, dataset_copy="shared")
-    assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn, 1)
-
-
-def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
-    dataset = Whole(8, 5)
-    loader = ThreadLoader(dataset, 4, threads=1, timeout=0.05, dataset_copy="shared")
-    text = _timed_out(loader, dataset, spawn, 1)
-    assert "worker 0 has been in batch 1, rows 0 to 3 for " in text
-    assert ("in __getitems__" in text) == gil_is_enabled()
-
-
-def test_of_an_iterable_the_batch_that_is_read_is_named(spawn: Spawn) -> None:
-    dataset = Gated(8, 5)
-    loader = ThreadLoader(map(dataset.__getitem__, range(8)), 2, threads=1, timeout=0.05)
-    text = _timed_out(loader, dataset, spawn, 2)
-    assert "worker 0 has been in the iterable dataset, reading batch 2 for " in text
-    assert ("in _wait" in text) == gil_is_enabled()
-
-
-def test_a_collate_function_that_hangs_is_named(spawn: Spawn) -> None:
-    dataset = Gated(8, 4)
-
+def collating(dataset: Gated) -> ThreadLoader[Any]:
     def collate(samples: list[int]) -> Any:
-        if 4 in samples:
-            dataset[4]
-        return samples
+        return [dataset[index] if index == 4 else index for index in samples]
 
-    loader = ThreadLoader(range(8), 2, threads=1, timeout=0.05, collate_fn=collate)
-    text = _timed_out(loader, dataset, spawn, 2)
-    assert "worker 0 has been in the collate function of batch 2 for " in text
+    return ThreadLoader(range(8), 2, threads=1, timeout=0.05, collate_fn=collate)
 
 
-def test_a_worker_init_fn_that_hangs_is_named(spawn: Spawn) -> None:
-    dataset = Gated(8, 4)
+def of(dataset: Any, rows: int, **options: Any) -> ThreadLoader[Any]:
+    return ThreadLoader(dataset, rows, threads=1, timeout=0.05, dataset_copy="shared", **options)
 
-    def init(_: int) -> None:
-        dataset[4]
 
-    loader = ThreadLoader(dataset, threads=1, timeout=0.05, worker_init_fn=init)
-    text = _timed_out(loader, dataset, spawn, 0)
-    assert "worker 0 has been in worker_init_fn for " in text
-    assert ("in _wait" in text) == gil_is_enabled()
+# What waits for the gate, a loader over it, the batches before, what is said, a frame of the stack.
+PLACES: dict[str, tuple[Any, Callable[[Any], Any], int, str, str]] = {
+    "a ticket of many": (
+        lambda: Gated(64, 61),
+        lambda it: of(it, 32),
+        1,
+        "worker 0 has been in index 61 of batch 1 for ",
+        "in _wait",
+    ),
+    "a whole batch": (
+        lambda: Whole(8, 5),
+        lambda it: of(it, 4),
+        1,
+        "worker 0 has been in batch 1, rows 0 to 3 for ",
+        "in __getitems__",
+    ),
+    "an iterable": (
+        lambda: Gated(8, 5),
+        lambda it: of(map(it.__getitem__, range(8)), 2),
+        2,
+        "worker 0 has been in the iterable dataset, reading batch 2 for ",
+        "in _wait",
+    ),
+    "a collate function": (
+        lambda: Gated(8, 4),
+        collating,
+        2,
+        "worker 0 has been in the collate function of batch 2 for ",
+        "in _wait",
+    ),
+    "worker_init_fn": (
+        lambda: Gated(8, 4),
+        lambda it: of(it, 1, worker_init_fn=lambda _: it[4]),
+        0,
+        "worker 0 has been in worker_init_fn for ",
+        "in _wait",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_where_a_worker_is_that_hangs_is_named(place: str, spawn: Spawn) -> None:
+    make, load, delivered, named, frame = PLACES[place]
+    dataset = make()
+    text = _timed_out(load(dataset), dataset, spawn, delivered)
+    assert named in text
+    assert (frame in text) == gil_is_enabled()
 
 
 @pytest.mark.parametrize("timeout", [0, PATIENCE])

@@ -43,21 +43,6 @@ def outcomes(loader: Any) -> list[Any]:
     return [type(each) if isinstance(each, Exception) else each for each in told]
 
 
-class Unspeakable:
-    """An index whose repr() ends the interpreter."""
-
-    def __index__(self) -> int:
-        return 3
-
-    def __repr__(self) -> str:
-        raise SystemExit
-
-
-def test_an_index_that_cannot_be_named_is_no_hang(spawn: Spawn) -> None:
-    loader: Any = ThreadLoader([1, 2], 1, sampler=[Unspeakable()], threads=2)
-    assert spawn(outcomes, loader).result(PATIENCE) == [IndexError]
-
-
 def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
     spawn: Spawn,
 ) -> None:

@@ -145,38 +145,26 @@ def test_threads_that_open_something_each_are_at_most_two_a_core(tmp_path: Path)
 # Objects of which workers can't have copies
 
 
-class Read(Slow):
-    """Reads its number, four bytes, where another thread may move the place meanwhile."""
+def test_one_thread_loads_where_workers_would_share(tmp_path: Path) -> None:
+    class Held(Slow):
+        """Reads its number, four bytes, where another thread may move the place meanwhile."""
 
-    def file(self) -> Any:
-        raise NotImplementedError
-
-    def value(self, index: int) -> int:
-        file = self.file()
-        file.seek(4 * index)
-        time.sleep(SLOW / 4)
-        return int(file.read(4))
-
-
-@pytest.fixture
-def numbers(tmp_path: Path) -> Iterator[Any]:
-    path = tmp_path / "numbers"
-    path.write_bytes(b"".join(b"%04d" % n for n in range(Slow.length)))
-    with path.open("r+b") as file:
-        yield file
-
-
-def test_one_thread_loads_where_workers_would_share(numbers: Any) -> None:
-    class Held(Read):
-        def __init__(self) -> None:
-            self.kept = numbers
+        def __init__(self, file: Any) -> None:
+            self.file = file
             self.pipe = (n for n in ())  # a C object that nobody can copy
 
-        def file(self) -> Any:
-            return self.kept
+        def value(self, index: int) -> int:
+            self.file.seek(4 * index)
+            time.sleep(SLOW / 4)
+            return int(self.file.read(4))
 
-    with pytest.warns(UserWarning, match=r"one thread loads.*dataset\.pipe") as told:
-        samples = load(Held())
+    path = tmp_path / "numbers"
+    path.write_bytes(b"".join(b"%04d" % n for n in range(Slow.length)))
+    with (
+        path.open("r+b") as file,
+        pytest.warns(UserWarning, match=r"one thread loads.*dataset\.pipe") as told,
+    ):
+        samples = load(Held(file))
     assert len(told) == 1
     assert [value for _, value, _ in samples] == list(range(Slow.length))
 

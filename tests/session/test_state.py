@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE, Spawn
-from support.resuming import state_after
+from support.resuming import after, state_after
 
 from threadloader import ClosedError, StateError, ThreadLoader, ThreadLoaderError
 
@@ -35,18 +35,11 @@ def test_a_state_with_the_seed_0_is_not_one_without_a_seed() -> None:
     with pytest.raises(StateError, match="seed"):
         make(seed=None, shuffle=True).load_state_dict(state)
     left = list(make(seed=0, shuffle=True))[1:]
-    assert after(make(seed=0, shuffle=True), state) == left
+    assert after(make(seed=0, shuffle=True), state) == [left]
 
 
 def shuffled(threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     return make(threads=threads, shuffle=True, **arguments)
-
-
-def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> Any:
-    with loader:
-        loader.load_state_dict(state)
-        told = [list(loader) for _ in range(epochs)]
-        return told[0] if epochs == 1 else told
 
 
 def epochs(loader: ThreadLoader[Any], number: int) -> list[Any]:
@@ -189,7 +182,8 @@ def test_after_close_the_state_is_that_of_the_last_iterator(threads: int, spawn:
         before = loader.state_dict()
     loader.close()
     assert loader.state_dict() == before
-    assert len(spawn(after, shuffled(threads), before).result(PATIENCE)) == 3
+    (rest,) = spawn(after, shuffled(threads), before).result(PATIENCE)
+    assert len(rest) == 3
 
 
 @pytest.mark.parametrize("persistent", [False, True])

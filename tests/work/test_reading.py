@@ -13,7 +13,6 @@ import pytest
 from support.patience import PATIENCE, Spawn
 from support.streams import (
     Hiccups,
-    Rows,
     each_number_of_threads,
     lists,
     make,
@@ -42,12 +41,6 @@ def test_an_iterator_of_itertools_warns_of_nothing(workers: int, spawn: Spawn) -
         warnings.simplefilter("always")
         assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
     assert not caught
-
-
-@pytest.mark.parametrize(("name", "value"), [("shuffle", True), ("sampler", [1])])
-def test_a_plain_iterable_has_its_own_order(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"unspecified {name} option"):
-        make(Rows(3), **{name: value})
 
 
 # What is counted
