@@ -16,9 +16,9 @@ import pytest
 from support.child import PATHS
 from support.patience import PATIENCE
 
-from threadloader import ThreadLoader, _torch
+from threadloader import _torch
 from threadloader.cli import demo, main
-from threadloader.cli.race import ROUNDS, Endless
+from threadloader.cli.race import ROUNDS
 
 # A batch that is the whole dataset; each loader delivers a few batches.
 TIMES = ["--seconds", "0.03", "--batch-size", "3"]
@@ -65,12 +65,6 @@ def test_the_table_and_the_file_have_each_loader(
         assert len(loader["rounds"]) == ROUNDS
         assert all(figure["rate"] > 0 < figure["first"] for figure in loader["rounds"])
     assert all(threads >= 1 for threads, _ in content["threads_chosen"])
-
-
-def test_the_default_begins_in_the_calling_thread() -> None:
-    with ThreadLoader(range(100), sampler=Endless(100), output="numpy") as loader:
-        next(iter(loader))
-        assert loader.statistics().running == 0, "the calling thread makes the first batch"
 
 
 @pytest.mark.parametrize("name", ["user_datasets.py:Numbers", "user_datasets:Holder.rows"])

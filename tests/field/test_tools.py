@@ -19,12 +19,3 @@ def test_a_loader_says_what_it_is() -> None:
     assert repr(loader) == "<ThreadLoader of range, 100 batches, 1 sample in each, 1 thread>"
     told = repr(ThreadLoader(stream(), batch_size=None))
     assert told == "<ThreadLoader of generator, as many threads as are fastest>"
-
-
-def test_a_loader_that_is_being_made_says_what_it_can() -> None:
-    class Shows(ThreadLoader[Any]):
-        def __init__(self, *args: Any) -> None:
-            self.shown = repr(self)
-            super().__init__(*args)
-
-    assert Shows(range(3)).shown == "<Shows>"

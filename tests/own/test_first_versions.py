@@ -162,21 +162,6 @@ def test_a_memory_map_is_not_copied_and_neither_are_views_of_it(tmp_path: Path) 
 # What is each worker's own, and as it was
 
 
-def test_an_ordered_dict_filled_past_its_own_methods_iterates() -> None:
-    class Closed(collections.OrderedDict[Any, Any]):
-        def __setitem__(self, key: Any, value: Any) -> None:
-            raise TypeError
-
-    closed = Closed()
-    for each in (closed, ordered := collections.OrderedDict[Any, Any]()):
-        for key in "abc":
-            collections.OrderedDict.__setitem__(each, key, [key])
-        each.move_to_end("a")
-    for copied in in_workers([closed, ordered]):
-        assert [list(each) for each in copied] == [["b", "c", "a"]] * 2
-        assert [len(list(reversed(each.items()))) for each in copied] == [3, 3]
-
-
 def test_a_tensor_keeps_its_class_its_bits_and_its_storage() -> None:
     torch = pytest.importorskip("torch")
 
@@ -331,13 +316,6 @@ def test_a_key_that_hashes_its_attribute_is_found_where_it_leads_to_itself() -> 
         assert each in each.keys
 
 
-class Watched:
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__class__":
-            raise RuntimeError(name)
-        return super().__getattribute__(name)
-
-
 class Proxy:
     """As of wrapt: whatever is asked of it, another object answers."""
 
@@ -354,11 +332,8 @@ class Proxy:
         setattr(self.__wrapped__, name, value)
 
 
-@pytest.mark.parametrize("kind", ["watched", "proxy", "proxy of a proxy"])
-def test_an_object_is_copied_by_its_memory_whatever_it_answers(kind: str) -> None:
-    value: Any = Watched() if kind == "watched" else Proxy(Plain())
-    value = Proxy(value) if kind == "proxy of a proxy" else value
-    value.now = -1
+def test_an_object_is_copied_by_its_memory_whatever_it_answers() -> None:
+    value: Any = Proxy(Plain(now=-1))
     assert in_workers(value, now, put) == ALL
     assert value.now == -1
     assert {type(each) for each in in_workers(value)} == {type(value)}
