@@ -15,7 +15,6 @@ import tarfile
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -258,18 +257,6 @@ def test_batches_are_the_same_from_a_folder_http_s3_and_a_cache(
             assert len(found) == 1
 
 
-def test_a_shard_that_is_replaced_in_an_epoch_is_an_error(seaweed: dict[str, Any]) -> None:
-    store = store_of(seaweed)
-    obstore.put(store, "b.tar", shard(0))
-    dataset = TarShards(["s3://bucket/b.tar"], storage_options=seaweed)
-    with ThreadLoader(dataset, 4, threads=0, collate_fn=list) as loader:
-        batches = iter(loader)
-        next(batches)
-        obstore.put(store, "b.tar", shard(20))
-        with pytest.raises(DataError, match=r"s3://bucket/b\.tar.*changed"):
-            list(batches)
-
-
 @pytest.mark.parametrize(
     ("url", "options", "told"),
     [
@@ -288,21 +275,3 @@ def test_what_a_store_refuses_is_told(
     shown = "".join(traceback.format_exception(raised.value))
     assert f"{url}, offset 9" in shown
     assert not any(secret in shown for secret in ("s3cret", "wr0ng"))
-
-
-def test_a_signed_url_that_has_expired_is_refused_and_not_told(seaweed: dict[str, Any]) -> None:
-    url: str = obstore.sign(store_of(seaweed), "GET", "data.bin", timedelta(seconds=3))
-    assert RemoteFile(url).read_at(9, 100) == CONTENT[9:109]
-    refusals: list[RemoteError] = []
-
-    def is_refused() -> bool:
-        try:
-            RemoteFile(url).read_at(9, 1)
-        except RemoteError as error:
-            refusals.append(error)
-        return bool(refusals)
-
-    assert becomes(is_refused)
-    shown = "".join(traceback.format_exception(refusals[0]))
-    assert "/bucket/data.bin?..., offset 9: HTTP status 403" in shown
-    assert "Signature" not in shown
