@@ -21,9 +21,5 @@ class SharedSet(_Shared, set):  # type: ignore[type-arg]
     pass
 
 
-class SharedDict(_Shared, dict):  # type: ignore[type-arg]
-    pass
-
-
 class SharedCounter(_Shared, Counter):  # type: ignore[type-arg]
     pass
