@@ -117,6 +117,15 @@ def test_torch_output_without_torch_says_what_to_install() -> None:
         ThreadLoader(range(4), output="torch")
 
 
+def test_a_loader_says_what_it_is() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(100), batch_size=8, threads=3)
+    assert repr(loader) == "<ThreadLoader of range, 13 batches, 8 samples in each, 3 threads>"
+    loader = ThreadLoader(range(100), threads=1)
+    assert repr(loader) == "<ThreadLoader of range, 100 batches, 1 sample in each, 1 thread>"
+    told = repr(ThreadLoader((n for n in range(3)), batch_size=None))
+    assert told == "<ThreadLoader of generator, as many threads as are fastest>"
+
+
 def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
     threads: list[threading.Thread] = []
     dataset = recording(5, threads)
