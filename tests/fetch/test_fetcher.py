@@ -13,29 +13,12 @@ from threadloader import ThreadLoader
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 
 
-class Twice:
-    """Callable, and no function: bound to nothing when it is looked up."""
-
-    def __call__(self, index: int) -> int:
-        return 2 * index
-
-
 class Base:
     def __init__(self) -> None:
         self.__getitem__ = None  # a class alone says what its objects[index] is
 
     def __getitem__(self, index: int) -> int:
         return 2 * index
-
-
-class Static:
-    @staticmethod
-    def __getitem__(index: int) -> int:
-        return 2 * index
-
-
-class OfObject:
-    __getitem__ = Twice()
 
 
 class Doubles(dict[int, int]):
@@ -45,7 +28,7 @@ class Doubles(dict[int, int]):
 
 @pytest.mark.parametrize(
     "dataset",
-    [Base(), Static(), OfObject(), Doubles(), [0, 2, 4, 6]],
+    [Base(), Doubles(), [0, 2, 4, 6]],
     ids=lambda value: type(value).__name__,
 )
 @each_number_of_threads

@@ -107,27 +107,6 @@ def test_a_compressed_part_of_another_file_is_named(module: Any, numbers: Path) 
             iter(ThreadLoader(dataset, threads=THREADS))
 
 
-@pytest.mark.parametrize("kind", [bz2.BZ2File, lzma.LZMAFile])
-def test_a_compressed_file_that_does_not_say_how_it_was_opened_is_named(
-    kind: Any, tmp_path: Path
-) -> None:
-    class Renamed(kind):  # type: ignore[misc]
-        hides = False
-
-        def __getattribute__(self, name: str) -> Any:
-            if name in {"_fp", "_closefp"} and super().__getattribute__("hides"):
-                raise AttributeError(name)
-            return super().__getattribute__(name)
-
-    with Renamed(tmp_path / "it", "w") as file:
-        file.write(bytes(EACH))
-    with Renamed(tmp_path / "it") as file:
-        file.hides = True
-        with pytest.warns(UserWarning, match=r"dataset\.file \(.*Renamed\)"):
-            iter(ThreadLoader(Reads(file), threads=THREADS))
-        file.hides = False
-
-
 def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:
     class Logs(Mapped):
         def __getitem__(self, index: int) -> int:
