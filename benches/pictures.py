@@ -41,8 +41,8 @@ WORDS = {
 
 def rivals_picture(results: Results) -> str:
     """Draw each rival's best as a dot, relative to ThreadLoader's best; a panel for each build."""
-    contests = results.ordered()
-    names = list(dict.fromkeys(contest.workload for contest in contests))
+    compared = [contest for contest in results.ordered() if _ratios(results, contest)]
+    names = list(dict.fromkeys(contest.workload for contest in compared))
     wide, beside, gap = 330, 150, 50
     height = 130 + ROW * len(names) + 90
     drawing = Drawing(
