@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from random import choice, expovariate, randrange
 from typing import TYPE_CHECKING, Any
@@ -92,18 +92,24 @@ def test_functions_are_redirected_in_samples_and_plain_however_the_epoch_ends(
             raise LookupError(index)
         return plain()
 
+    kept: list[LookupError] = []  # and with it what its frames refer to
+
     def told() -> list[Any]:
         got: list[Any] = []
-        with make(what, threads) as loader, suppress(LookupError):
-            for batch in loader:
-                got += batch
-                if end == "a break":
-                    break
+        try:
+            with make(what, threads) as loader:
+                for batch in loader:
+                    got += batch
+                    if end == "a break":
+                        break
+        except LookupError as error:
+            kept.append(error)
         return got
 
     assert spawn(told).result(PATIENCE) == [False] * {"whole": 12, "a break": 2, "an error": 4}[end]
     join_workers()
     assert plain()
+    assert len(kept) == (end == "an error")
 
 
 def sample(_: int) -> list[float]:

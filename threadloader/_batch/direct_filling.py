@@ -194,7 +194,7 @@ class DirectFilling(Filling):
     def _write_whole(self, samples: list[Any]) -> bool:
         """Write all rows, whose only ticket this is, if they are as those of the last batches."""
         layout = self._path.layout
-        if layout is None:
+        if layout is None or not layout.fits(samples[0]):
             return False
         memory = self._path.memory(layout, self._rows)
         if not layout.write(samples, memory.fields, 0):

@@ -79,6 +79,7 @@ class AgreedEnds:
             return False
         if outcome.goes_on:
             if not has_batch and self._last is None:
+                votes.leave()  # which the other ranks are told
                 raise RankError(_ALL_FAILED)
             return True
         # With "drop" the epoch ends with this rank's share, whatever the others have.

@@ -39,7 +39,8 @@ class Own(NamedTuple):
     transform: Any
     how: DatasetCopy
     copied: Copied  # from what these are copies of
-    generators: OwnGenerators | None = None  # of a worker: those of its dataset, or transform
+    # Of a worker: those of its dataset, or transform; None where they do not follow the samples.
+    generators: OwnGenerators | None = None
 
     def seeded(self) -> Own:
         """Return the same for a worker: whose random generators follow the samples."""
@@ -159,7 +160,8 @@ class Original:
         with self._copying:
             if self._free:
                 return self._free.pop()
-            return own_of(self._original, shared=self._original.copied).seeded()
+            own = own_of(self._original, shared=self._original.copied)
+            return own.seeded() if self._isolates else own
 
     def give_back(self, own: Own) -> None:
         """Take what a worker had, which has ended, for one of the next epoch."""
@@ -228,7 +230,7 @@ def _replica_of(given: Own, settings: Settings) -> Own:
         own = own_of(given._replace(dataset=None))._replace(dataset=given.dataset)
     else:
         own = own_of(given, replica=given.how == "auto")
-    return own.seeded()
+    return own.seeded() if settings.isolate_rng else own
 
 
 class Worker:

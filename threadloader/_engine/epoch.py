@@ -21,7 +21,7 @@ from threadloader._report.reports import warn_if_slow
 from threadloader._report.stats import LONG_SECONDS
 from threadloader._threads.tuner import PAUSE, PAUSE_SECONDS
 from threadloader._worker.failure import Origin, set_notes, strip_all
-from threadloader.errors import ClosedError, RankError
+from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._engine.agreed_ends import AgreedEnds
@@ -312,22 +312,19 @@ class Epoch(TorchNames, Iterator[Any]):
         """Raise an error where no batch can come."""
         if self._pid != os.getpid():
             raise ClosedError(FORKED)
-        if self._maker.making:
-            msg = "a sample can't ask for the next batch of the iterator that loads it"
+        if self._maker.making or self._window.planning:
+            msg = "a sample, or sampler, can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
 
     def _repeats(self, ends: AgreedEnds, batch: OpenBatch | FailedBatch | None) -> bool:
-        """Whether this rank has no batch left, and others go on; end the epoch if none does."""
-        try:
-            goes_on = ends.goes_on(batch)
-        except RankError:
-            if batch is None:
-                self._ended = True
-                self.cancel()  # which the other ranks are told
-            raise
-        if not goes_on and self._progress.cancelled:
-            raise self._closed()
-        if not goes_on:
+        """Whether this rank has no batch left, and others go on.
+
+        Raises:
+            BaseException: As `_next_delivery`; also where the epoch ends on all ranks.
+        """
+        if not ends.goes_on(batch):
+            if self._progress.cancelled:
+                raise self._closed()
             self._end()
         return batch is None
 

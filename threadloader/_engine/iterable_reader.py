@@ -10,7 +10,6 @@ to apply a transform.
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from inspect import isgenerator
 from time import perf_counter
@@ -332,13 +331,6 @@ class IterableBatch(OpenBatch):
         finally:
             samples = counters.task = None
             self = progress = hand_on = DROPPED
-
-    def try_to_make(self, worker: Worker, until: float = math.inf) -> None:  # noqa: ARG002
-        """Make the batch, all of it: it has one reader."""
-        try:
-            self.make(worker)
-        finally:
-            self = DROPPED  # an error of the dataset keeps this frame
 
     @property
     def count_as(self) -> IterableBatch:

@@ -218,7 +218,7 @@ class Maker:
         if not self.tuner.number or not self._tunes:
             self.tuner.leave(seconds)
         self._resize(workers)
-        for batch in list(self.window.batches):  # one at most, or the rest of it
+        for batch in list(self.window.batches):  # the head, if nobody has it yet
             with suppress(ClosedError):  # by another thread: who waits finds that out
                 if isinstance(batch, OpenBatch) and not (batch.given or batch.done):
                     self._feed.give(batch)

@@ -69,15 +69,14 @@ class OpenBatch(Awaited):
         "skipped",
     )
 
-    # These, and the missing rows, are set when the work on it begins.
-    filling: Filling
-    _cutter: TicketCutter
+    filling: Filling  # set, as the missing rows are, when the work on it begins
 
     def __init__(self, plan: PlannedBatch, pipeline: Pipeline, progress: Progress) -> None:
         self.done = self.arrived = False
         self.failure = None
         self.plan = plan
         self.given = False  # whether workers have it
+        self._cutter: TicketCutter | None = None  # where threads may share the work
         self.exhausted = False  # whether there was nothing to read; it is not delivered then
         self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
         # On its way to the device; set by the copier, if there is one.
@@ -87,7 +86,7 @@ class OpenBatch(Awaited):
 
     def begin(self) -> None:
         """Cut the batch into tickets; called before the pool has it.  Idempotent."""
-        if hasattr(self, "_cutter"):
+        if self._cutter is not None:
             return
         plan, pipeline, progress = self.plan, self.pipeline, self.progress
         self.filling = pipeline.collation.open(len(plan.indices))
@@ -114,14 +113,16 @@ class OpenBatch(Awaited):
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
-        ticket = None if self.progress.cancelled else self._cutter.cut()
+        ticket = None
+        if self._cutter is not None and not self.progress.cancelled:
+            ticket = self._cutter.cut()
         if ticket is None:
             return None
         return partial(_work, self, ticket)
 
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""
-        return self._cutter.left()
+        return 1 if self._cutter is None else self._cutter.left()
 
     def make(self, worker: Worker) -> None:
         """Make the batch by its only ticket, in the calling thread; nobody else has it."""

@@ -47,6 +47,7 @@ class Window:
         self.progress = Progress(kept.stats, copies=device is not None)
         self.inline = True  # whether the calling thread makes the batches; set by the maker
         self.planned_all = False
+        self.planning = False  # whether the sampler draws now
         # Guarded by the epoch's turn, but that `close` may replace it at any moment.
         self.batches: deque[OpenBatch | FailedBatch] = deque()
         self._most, self._in_order = settings.window, settings.in_order
@@ -118,12 +119,13 @@ class Window:
 
     def fill(self) -> None:
         """Plan batches until the window is full."""
-        tracer = stages.tracer
+        tracer, self.planning = stages.tracer, True
         if tracer is not None:
             tracer.begin("plan", self.progress.key)
         try:
             self._plan()
         finally:
+            self.planning = False
             if tracer is not None:
                 tracer.end("plan")
 

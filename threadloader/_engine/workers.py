@@ -491,10 +491,7 @@ class CallingThread:
             generators = self._generators_of(settings.transform)
             samples = ReadSamples(settings.dataset, settings.transform, generators)
             return Worker(0, PLACE, self._counters, samples)
-        dataset, generators = settings.dataset, self._generators_of(settings.dataset)
-        collate_fn = seeded(settings.collate_fn, None)
-        if collate_fn is settings.collate_fn:
-            collate_fn = None
+        dataset, collate_fn = settings.dataset, None
         if workers is not None and workers.original is not None:
             own = workers.original.take()
             self._own.append(own)
@@ -503,6 +500,10 @@ class CallingThread:
             # A worker like others; the only one in the process is none.
             rng = Current() if self._isolates else WorkerStream(self._base_seed, 0)
             self._introduction = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
+        else:
+            generators = self._generators_of(dataset)
+            own_fn = seeded(settings.collate_fn, None) if self._isolates else settings.collate_fn
+            collate_fn = None if own_fn is settings.collate_fn else own_fn
         whole = settings.whole_batches
         fetcher = Fetcher(dataset, whole_batches=whole, generators=generators)
         return Worker(0, PLACE, self._counters, fetcher, collate_fn)
@@ -519,7 +520,7 @@ class CallingThread:
         """
         own: Own | None = None
         try:
-            args = self._worker or self.worker, *args
+            args = self.worker, *args
             if self._stream is not None:
                 function, args = isolated_here, (self._stream, function, *args)
             introduction = self._introduction

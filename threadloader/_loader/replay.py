@@ -64,7 +64,7 @@ def replay(session: Session, settings: Settings, wanted: Any) -> Any:
     plan, row, seeds = origin
     settings = settings._replace(device=None, pinned=False, on_error="raise")
     isolates, whole = may_draw(settings), settings.whole_batches
-    collation, size = new_collation(settings, new_ring(settings)), TicketSize(len(plan.indices))
+    collation, size = new_collation(settings, new_ring(settings)), TicketSize()
     pipeline = Pipeline(whole, size, collation, seeds.samples if isolates else None)
     counted = Stats().begin_epoch()
     calling = CallingThread(settings, None, seeds.workers, counted, isolates=isolates)

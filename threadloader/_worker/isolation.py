@@ -74,7 +74,8 @@ def isolated_here(stream: WorkerStream, function: Callable[..., T], *args: Any) 
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
-        function, args = DROPPED, ()  # an error keeps this frame
+        stream = before = function = DROPPED
+        args = ()  # an error keeps this frame
 
 
 @contextmanager
