@@ -52,7 +52,7 @@ class DirectPath:
         self.function = function
         self.memory = memory
         self.pin = pin
-        self.layout: Layout | None = None  # of the last batch that had one
+        self._layout: Layout | None = None
         self.misfits = 0  # batches in a row that did not fit any one layout
         self._pause = 0  # batches until the path is tried again
 
@@ -65,23 +65,23 @@ class DirectPath:
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
-        layout = self.layout
+        layout = self._layout
         if layout is None or not layout.fits(sample):
             layout = infer(sample)
             if layout is not None:
-                self.layout = layout
+                self._layout = layout
         return layout
 
     def layout_of_rows(self, rows: Rows) -> Layout:
         """Return the layout of a batch of ``rows``."""
-        self.layout = layout = rows.arrays.layout
+        self._layout = layout = rows.arrays.layout
         return layout
 
     def learn(self, samples: Any) -> None:
         """Learn from a batch that did not fit its layout."""
         layout = infer(samples[0]) if isinstance(samples, list) and samples else None
         if layout is not None and all(infer(sample) == layout for sample in samples):
-            self.layout, self.misfits = layout, 0
+            self._layout, self.misfits = layout, 0
             return
         # Ragged by nature, or not for the direct path at all: try ever more rarely.
         self.misfits += 1
@@ -123,8 +123,6 @@ class DirectFilling(Filling):
             samples = samples.as_list()
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._object = samples
-            return
-        if len(samples) == self._rows and self._write_whole(samples):
             return
         laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
         if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
@@ -190,18 +188,6 @@ class DirectFilling(Filling):
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].retire()
-
-    def _write_whole(self, samples: list[Any]) -> bool:
-        """Write all rows, whose only ticket this is, if they are as those of the last batches."""
-        layout = self._path.layout
-        if layout is None or not layout.fits(samples[0]):
-            return False
-        memory = self._path.memory(layout, self._rows)
-        if not layout.write(samples, memory.fields, 0):
-            memory.release()
-            return False
-        self.nbytes, self._laid_out = memory.nbytes, (layout, memory)
-        return True
 
     def _lay_out_like(
         self, layout_of: Callable[[Any], Layout | None], sample: Any

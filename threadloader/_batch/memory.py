@@ -92,8 +92,7 @@ class LeasedMemory(BatchMemory):
         self._convert = convert
         places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
-        if sizes:
-            self._slots = ring.take(sizes, self)
+        self._slots = ring.take(sizes, self) if sizes else ()
         slots = iter(self._slots)
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []

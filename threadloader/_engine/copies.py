@@ -249,7 +249,7 @@ class Worker:
         all: its own thread.
     """
 
-    __slots__ = ("adopt", "collate_fn", "counters", "fetcher", "learns", "number", "place")
+    __slots__ = ("_learns", "adopt", "collate_fn", "counters", "fetcher", "number", "place")
 
     def __init__(
         self,
@@ -267,10 +267,10 @@ class Worker:
         self.fetcher = fetcher
         self.collate_fn = collate_fn
         self.adopt = adopt
-        self.learns = learns
+        self._learns = learns
 
     def learn(self) -> None:
         """Let the others have what its first job has loaded."""
-        learns, self.learns = self.learns, None
+        learns, self._learns = self._learns, None
         if learns is not None:
             learns()
