@@ -137,7 +137,7 @@ def first_sample_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slots_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small leaves take slots, too, so that small samples show what becomes of slots."""
-    monkeypatch.setattr("threadloader._batch.memory.SLOT_NBYTES", 1)
+    monkeypatch.setattr("threadloader._batch.layout.SLOT_NBYTES", 1)
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ import sys, threading, time
 {hide}
 import numpy as np
 from threadloader import ThreadLoader
-from threadloader._batch import memory
+from threadloader._batch import layout
 
-memory.SLOT_NBYTES = 1  # small leaves take slots, too
+layout.SLOT_NBYTES = 1  # small leaves take slots, too
 
 class Numbers:
     def __init__(self, size=100, slow=(), seconds=0.0):

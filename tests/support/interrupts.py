@@ -33,14 +33,14 @@ import numpy as np
 
 import threadloader
 from threadloader import ThreadLoader
-from threadloader._batch import memory
+from threadloader._batch import layout
 from threadloader._worker import streams, worker_info
 
 if TORCH:
     import torch
 
 
-memory.SLOT_NBYTES = 1  # batches take slots of the ring, as large ones do
+layout.SLOT_NBYTES = 1  # batches take slots of the ring, as large ones do
 PATIENCE = 120.0  # seconds before a blocked call counts as a deadlock
 HERE = os.path.dirname(threadloader.__file__)  # noqa: PTH120  # frames tell names, not paths
 LIBRARY = os.path.dirname(threading.__file__)  # noqa: PTH120  # the same

@@ -38,7 +38,7 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        layout_of, layout_of_rows, learn: worker.
+        layout_of, latest, layout_of_rows, learn: worker.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -71,6 +71,10 @@ class DirectPath:
             if layout is not None:
                 self._layout = layout
         return layout
+
+    def latest(self, sample: Any) -> Layout | None:  # noqa: ARG002  # as `layout_of`
+        """Return the layout of the batch before; None if none is known."""
+        return self._layout
 
     def layout_of_rows(self, rows: Rows) -> Layout:
         """Return the layout of a batch of ``rows``."""
@@ -124,10 +128,22 @@ class DirectFilling(Filling):
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._object = samples
             return
+        if stop - start == self._rows and self._write_all(samples):
+            return
         laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
         if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
             # Setting a key is atomic on both builds, and each ticket has a first row of its own.
             self._unwritten[start] = samples
+
+    def _write_all(self, samples: list[Any]) -> bool:
+        """Write all rows as those of the batch before; return False if they do not fit."""
+        laid_out = self._lay_out_like(self._path.latest, samples[0])
+        if laid_out is None:
+            return False
+        written = laid_out[0].write(samples, laid_out[1].fields, 0)
+        if not written:
+            self.release()
+        return written
 
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
 
 
-# A leaf of so many bytes, or more, takes a slot.  glibc keeps smaller blocks when they are freed.
-# It may return larger ones to the system; then each page costs a fault when it is touched again.
-# For a smaller leaf, new memory costs 3 us less than a slot (3.11 and 3.13t, best of 60 rounds).
-SLOT_NBYTES = 128 << 10
-
-
 class BatchMemory:
     """The memory of one batch; some kinds can't be copied from, others can't be taken.
 
@@ -90,25 +84,23 @@ class LeasedMemory(BatchMemory):
     ) -> None:
         super().__init__(ring)
         self._convert = convert
-        places = layout.places(rows)
-        sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
-        self._slots = ring.take(sizes, self) if sizes else ()
+        leaves, self.nbytes, sizes = layout.places(rows)
+        if sizes:
+            self._slots = ring.take(sizes, self)
         slots = iter(self._slots)
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []
-        for place in places:
+        for place in leaves:
             made: Any
             field: Field
             if place is None:
                 made = field = [None] * rows
-            elif place.nbytes >= SLOT_NBYTES:
+            elif place.in_slot:
                 made = place, next(slots)
                 field = np.ndarray(place.flat, place.dtype, made[1].memory)
-                self.nbytes += place.nbytes
             else:
                 made = np.empty(place.shape, place.dtype)
-                field = made.reshape(place.flat)
-                self.nbytes += place.nbytes
+                field = made if place.flat is place.shape else made.reshape(place.flat)
             self._made.append(made)
             self.fields.append(field)
 
@@ -143,14 +135,14 @@ class PinnedMemory(BatchMemory):
     def __init__(self, layout: Layout, rows: int) -> None:
         super().__init__(None)
         self._parts: list[Any] = []
-        for place in layout.places(rows):
+        leaves, self.nbytes, _ = layout.places(rows)
+        for place in leaves:
             if place is None:
                 text: list[Any] = [None] * rows
                 self._parts.append(text)
                 self.fields.append(text)
                 continue
             tensor, array = _torch.empty_pinned(place.shape, place.dtype)
-            self.nbytes += place.nbytes
             self._parts.append(tensor)
             self.fields.append(array.reshape(place.flat))
 
@@ -175,7 +167,7 @@ class StagingMemory(BatchMemory):
     def __init__(self, ring: Ring, layout: Layout, rows: int) -> None:
         super().__init__(ring)
         self._places: list[tuple[int, Place] | None] = []  # with the first byte of each
-        for place in layout.places(rows):
+        for place in layout.places(rows).leaves:
             self._places.append(None if place is None else (self.nbytes, place))
             self.nbytes += 0 if place is None else _aligned(place.nbytes)
         self._slots = ring.take([max(1, self.nbytes)], self)

@@ -413,7 +413,7 @@ class Epoch(TorchNames, Iterator[Any]):
     def _plan_on(self, threads: Workers) -> None:
         """Let as many threads as are best make the next batches; end them if there are none."""
         window, maker = self._window, self._maker
-        if perf_counter() >= maker.due():
+        if not window.inline and perf_counter() >= maker.due():
             maker.tune()
         window.go_ahead()
         if not (window.inline or window.batches):
@@ -424,12 +424,12 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
         """Return the delivery of a batch; None if it is empty."""
-        if isinstance(batch, OpenBatch) and batch.skipped:
-            excess = self._tally.add(batch)
+        if isinstance(batch, OpenBatch) and (batch.skipped or batch.exhausted):
+            excess = self._tally.add(batch) if batch.skipped else None
             # A sample too many that was left out is raised in the place of the batch.
             batch.failure = batch.failure or excess
-        if batch.failure is None and batch.empty:
-            return None
+            if batch.failure is None and batch.empty:
+                return None
         self._counted.batches += 1
         if isinstance(batch, FailedBatch) or batch.failure is not None:
             if self._copier is not None:

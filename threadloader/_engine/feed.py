@@ -136,7 +136,13 @@ class SamplerFeed:
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
-        plan = self._draw()
+        try:
+            plan = self._drawn.popleft() if self._drawn else self._planner.draw()
+            if isinstance(plan, Exception):
+                raise plan
+        except StateError:
+            self._position.refused = True
+            raise
         return None if plan is None else OpenBatch(plan, self._pipeline, progress)
 
     def give(self, batch: OpenBatch) -> None:
@@ -165,16 +171,6 @@ class SamplerFeed:
         """Count a batch no longer, if it was counted last: the consumer did not get it."""
         if batch is not None:
             self._position.lanes[0].take_back(batch.sequence)
-
-    def _draw(self) -> PlannedBatch | None:
-        try:
-            drawn = self._drawn.popleft() if self._drawn else self._planner.draw()
-            if isinstance(drawn, Exception):
-                raise drawn
-            return drawn
-        except StateError:
-            self._position.refused = True
-            raise
 
     def end(self, *, finished: bool = False) -> None:
         """Plan no more batches.  Idempotent.

@@ -141,14 +141,12 @@ class Maker:
 
     def _goes_on(self) -> bool:
         """Whether the calling thread makes the next batch, too."""
-        tuner = self.tuner
         if runs_event_loop():
             return False
-        if not self._took or tuner.prefers_inline or tuner.tries_none:
+        seconds, tuner = min(self._took, default=0.0), self.tuner
+        if seconds <= INLINE_SECONDS or tuner.prefers_inline or tuner.tries_none:
             return True
-        seconds = min(self._took)
-        left = (self._to_plan - self._made) * seconds
-        if seconds <= INLINE_SECONDS or left < START_SECONDS:
+        if (self._to_plan - self._made) * seconds < START_SECONDS:
             return True
         # One thread may be tried: see `tune`.
         return not tuner.number and tuner.gains_nothing(self._sample_seconds())

@@ -171,7 +171,8 @@ class Progress:
         """Note that the copy of a batch has begun, or that it failed."""
         with self._lock:
             batch.arrived = True
-            self._wake_for(batch)
+            if self._awaited:
+                self._wake_for(batch)
 
     def wait(self, batches: Sequence[Awaited], timeout: float | None = None) -> bool:
         """Wait until any of ``batches`` may be delivered, or the epoch is closed.
@@ -206,12 +207,13 @@ class Progress:
     def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
-        self._wake_for(batch)
+        if self._awaited:
+            self._wake_for(batch)
         if self.on_change is not None:
             self._report()
 
     def _wake_for(self, batch: Awaited) -> None:
-        if self._awaited and batch in self._awaited and self.has(batch):
+        if batch in self._awaited and self.has(batch):
             self.reached_at = perf_counter()
             self._tokens.put(None)
 

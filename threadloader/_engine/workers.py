@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import call
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -463,15 +464,15 @@ class CallingThread:
     ) -> None:
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._workers = workers
+        self._original = None if workers is None else workers.original
         self._base_seed = base_seed
         self._counters = counters
         # Not at iter(), where threads make all batches.
         self._worker: Worker | None = None
         self._own: list[Own] = []  # its objects, while no sample is loaded; empty if they are none
         self._ended = False
-        self._introduction: Introduction | None = None
-        # As long as the stream lives, random functions are redirected.
-        self._stream: WorkerStream | None = None
+        # Calls a function as the worker: with its identity, and drawing from its streams.
+        self._as_worker: Callable[..., Any] = call
         self._isolates = isolates
         self._end: Callable[[], object] = lambda: None
 
@@ -485,21 +486,23 @@ class CallingThread:
     def _make(self) -> Worker:
         settings, workers = self._settings, self._workers
         if self._isolates:
-            self._stream = WorkerStream(self._base_seed, 0)
-            self._end = redirect_for(self._stream)
+            stream = WorkerStream(self._base_seed, 0)
+            self._as_worker = partial(isolated_here, stream)
+            self._end = redirect_for(stream)  # as long as it lives
         if settings.iterable:
             generators = self._generators_of(settings.transform)
             samples = ReadSamples(settings.dataset, settings.transform, generators)
             return Worker(0, PLACE, self._counters, samples)
         dataset, collate_fn = settings.dataset, None
-        if workers is not None and workers.original is not None:
-            own = workers.original.take()
+        if workers is not None and self._original is not None:
+            own = self._original.take()
             self._own.append(own)
             dataset, collate_fn = own.dataset, own.collate_fn
             generators = own.generators if self._isolates else None
             # A worker like others; the only one in the process is none.
             rng = Current() if self._isolates else WorkerStream(self._base_seed, 0)
-            self._introduction = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
+            who = Introduction(0, workers.num_workers, self._base_seed, dataset, rng)
+            self._as_worker = partial(who.call, self._as_worker)
         else:
             generators = self._generators_of(dataset)
             own_fn = seeded(settings.collate_fn, None) if self._isolates else settings.collate_fn
@@ -519,20 +522,18 @@ class CallingThread:
             ClosedError: The epoch was ended by another thread.
         """
         own: Own | None = None
+        original = self._original
         try:
-            args = self.worker, *args
-            if self._stream is not None:
-                function, args = isolated_here, (self._stream, function, *args)
-            introduction = self._introduction
-            if introduction is None:
-                return function(*args)
+            worker = self.worker
+            if original is None:
+                return self._as_worker(function, worker, *args)
             own = self._claim()
             try:
-                return introduction.call(function, *args)
+                return self._as_worker(function, worker, *args)
             finally:
-                self._leave(own)
+                self._leave(own, original)
         finally:
-            self = introduction = function = own = DROPPED  # an error keeps this frame
+            self = function = own = original = worker = DROPPED  # an error keeps this frame
             args = ()
 
     def _claim(self) -> Own:
@@ -542,24 +543,22 @@ class CallingThread:
         except IndexError:
             raise ClosedError(ENDED) from None
 
-    def _leave(self, own: Own) -> None:
+    def _leave(self, own: Own, original: Original) -> None:
         """Let `end` have the objects again; and the workers what the first sample has loaded."""
-        workers = self._workers
-        if workers is not None and workers.original is not None:
-            try:
-                if not workers.original.has_learnt:
-                    workers.learn(own)
-            finally:
-                self._own.append(own)
-                if self._ended:
-                    self._give_back(workers.original)
+        try:
+            if not original.has_learnt and self._workers is not None:
+                self._workers.learn(own)
+        finally:
+            self._own.append(own)
+            if self._ended:
+                self._give_back(original)
 
     def end(self) -> None:
         """Redirect random functions no longer, and leave its objects to the next epoch."""
         self._end()
         self._ended = True
-        if self._workers is not None and self._workers.original is not None:
-            self._give_back(self._workers.original)
+        if self._original is not None:
+            self._give_back(self._original)
 
     def _give_back(self, original: Original) -> None:
         """Give its objects back, if nobody has yet, and no sample is loaded from them."""

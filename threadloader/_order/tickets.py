@@ -111,8 +111,10 @@ class TicketSize:
         seen = self._rows_seen
         self._seconds = per_sample if not seen else 0.75 * self._seconds + 0.25 * per_sample
         self._rows_seen = seen + rows
-        self._slowest = max(per_sample, self._slowest * (1 - FORGOTTEN))
-        self._least = min(per_sample, self._least * (1 + FORGOTTEN))
+        slowest, least = self._slowest * (1 - FORGOTTEN), self._least * (1 + FORGOTTEN)
+        # No max() and min(), which take several times as long.
+        self._slowest = per_sample if per_sample > slowest else slowest  # noqa: FURB136
+        self._least = per_sample if per_sample < least else least  # noqa: FURB136
 
     def collated(self, seconds: float) -> None:
         """Take into account what a batch took once it had all its samples."""
@@ -292,21 +294,27 @@ class PrefetchDepth:
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_grows", "_largest", "needed")
+    __slots__ = ("_depth", "_grows", "_largest", "_settled", "_smaller", "needed")
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
-        self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
-        self._largest = 0  # bytes: the largest of them
+        self._largest = 0  # bytes: of the largest of the last batches
+        self._smaller: tuple[int, ...] = ()  # bytes of those since; replaced, not changed
         self._depth = 0  # batches; 0 before any was planned
         self._grows = 0  # by how many it may grow
+        self._settled: tuple[Any, ...] = ()  # for which window and bytes the depth grows no more
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
         self._grows = 1
-        if nbytes:
-            delivered = *self._delivered[1 - LATE :], nbytes
-            self._delivered, self._largest = delivered, max(delivered)
+        if nbytes >= self._largest:
+            self._largest, self._smaller = nbytes, ()
+        elif nbytes:
+            smaller = *self._smaller, nbytes
+            if len(smaller) == LATE:
+                self._largest = max(smaller)
+                smaller = smaller[LATE - smaller[::-1].index(self._largest) :]
+            self._smaller = smaller
 
     @property
     def knows_nbytes(self) -> bool:
@@ -319,8 +327,12 @@ class PrefetchDepth:
 
     def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""
-        room = self.most(window)
+        follows_from = window, self._largest, self.needed
+        if follows_from == self._settled:
+            return self._depth
+        room = most = self.most(window)
         if not window.chosen and self._depth:
             room = min(room, self._depth + self._grows)
         self._depth, self._grows = room, 0
+        self._settled = follows_from if room == most else ()
         return room

@@ -112,6 +112,8 @@ class Fetches:
                 call_each(function, arguments, samples, epoch)
             else:
                 own.call(call_each, function, arguments, samples, epoch, each=True)
+                if not own:  # it has looked, and found none
+                    self._generators = None
             return samples, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return samples, error

@@ -63,17 +63,16 @@ def isolated_here(stream: WorkerStream, function: Callable[..., T], *args: Any) 
         args: Its arguments.
     """
     # No context manager: Ctrl-C can come up in one before it has restored the streams.
-    before = here.stream, here.outer, here.samples
+    before = here.stream, here.outer
     try:
         here.stream = here.outer = stream
-        here.samples = stream.samples
         operators = redirection().operators
         if operators is None:
             return function(*args)
         redirected: Callable[..., T] = operators.redirected
         return redirected(function, *args)
     finally:
-        here.stream, here.outer, here.samples = before
+        here.stream, here.outer = before
         stream = before = function = DROPPED
         args = ()  # an error keeps this frame
 
@@ -88,14 +87,13 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    before, end = (here.stream, here.outer, here.samples), redirect_for(stream)
+    before, end = (here.stream, here.outer), redirect_for(stream)
     try:
         here.stream = here.outer = stream
-        here.samples = stream.samples
         with redirecting():
             yield
     finally:
-        here.stream, here.outer, here.samples = before
+        here.stream, here.outer = before
         end()
 
 

@@ -239,7 +239,7 @@ class Hooks:
         self._redirected = None  # not known: the fork may have come half-way
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
-            here.stream = here.outer = here.samples = None
+            here.stream = here.outer = None
             if operators is not None:
                 operators.stop()
 

@@ -56,7 +56,7 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        self._forget()
+        self._key_at = self._random_at = self._legacy_at = self._numpy_at = self._torch_at = -1
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
         """Go to another position, and follow the positions after it.
@@ -71,10 +71,11 @@ class SampleStream:
         self._kind = kind
         self._first = first
         self._counted = counted
-        self._forget()
-
-    def _forget(self) -> None:
         self._key_at = self._random_at = self._legacy_at = self._numpy_at = self._torch_at = -1
+
+    def rest(self) -> None:
+        """Stay where it is, without the samples; nobody draws before the next `move`."""
+        self._counted = ()
 
     def _bits(self, which: slice, done: int) -> int:
         """Return some bits of the key of the present position."""
@@ -209,7 +210,6 @@ Stream: TypeAlias = "SampleStream | WorkerStream"
 class _Here(threading.local):
     stream: Stream | None = None  # the one to draw from now; None leaves draws alone
     outer: WorkerStream | None = None  # the one to draw from outside of samples
-    samples: SampleStream | None = None  # the one in samples
 
 
 here = _Here()
@@ -257,7 +257,7 @@ def enter_batch_stream(seed: int, sequence: int) -> None:
 def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
     outer = here.outer
     if outer is not None:
-        here.stream = here.samples = samples = outer.samples
+        here.stream = samples = outer.samples
         samples.move(seed, kind, first, counted)
 
 
@@ -266,10 +266,10 @@ def leave_streams() -> None:
 
     Called after `enter_sample_streams` or `enter_batch_stream`.
     """
-    samples = here.samples
-    if samples is not None:
-        samples.move(0, SAMPLE, 0, ())  # the stream keeps no samples alive
-        here.stream = here.outer
+    outer = here.outer
+    if outer is not None:
+        outer.samples.rest()
+        here.stream = outer
 
 
 def sample_rng() -> np.random.Generator:
