@@ -1,6 +1,7 @@
-"""The libraries that people load with: ThreadLoader beside torch's loader, in-process and not.
+"""The libraries that people load with, and what they write without: beside torch's loader.
 
 ``python -m benches.libraries``, once with each Python; a library that is missing is left out.
+``--busy 2`` lets two other processes compute meanwhile.
 
 Each workload is loaded by torch's loader with no workers and with two, which are kept between
 epochs; and by ThreadLoader with its default, and with 0 to 4 threads.  All take turns in one
@@ -11,6 +12,7 @@ the median.
 
 - **default**: its rate, of the better of torch's two; where these are two workers, and there is a
   GIL, of torch in-process;
+- **of none**: its rate, of that with no threads;
 - **by number**: the worst rate of a number that the user chose, of the default's;
 - **CPU**: CPU seconds a batch with the default, of those of torch in-process.
 """
@@ -27,6 +29,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import Process
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -34,7 +37,9 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from benches.harness import blocks
-from benches.workloads.other_libraries import PACKAGES, WORKLOADS
+from benches.workloads.everyday import EVERYDAY
+from benches.workloads.other_libraries import PACKAGES
+from benches.workloads.other_libraries import WORKLOADS as LIBRARIES
 from threadloader import ThreadLoader
 from threadloader._threads.tuner import gil_is_enabled
 
@@ -54,6 +59,7 @@ LOADERS: dict[str, Callable[..., Any]] = {
     **{f"{number}": partial(ThreadLoader, threads=number) for number in (0, 1, 2, 4)},
 }
 CHOSEN = ("1", "2", "4")
+WORKLOADS = LIBRARIES | EVERYDAY
 
 
 def main() -> int:
@@ -64,8 +70,11 @@ def main() -> int:
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn, after the first one")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute beside")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
+    for _ in range(options.busy):
+        Process(target=_compute, daemon=True).start()
     warnings.simplefilter("ignore")
     label = f"{sys.version_info.major}.{sys.version_info.minor}{'' if gil_is_enabled() else 't'}"
     found = {}
@@ -87,6 +96,11 @@ def main() -> int:
     print(blocks.libraries({label: of_build | {"workloads": found}}))
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     return int(any(each["default"] < LEAST for each in found.values()))
+
+
+def _compute() -> None:
+    while True:
+        sum(range(10_000))
 
 
 def _versions() -> str:
@@ -143,6 +157,7 @@ def summary(turns: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
     return {
         "default": _ratio(turns, "default", rival),
         "of the better": _ratio(turns, "default", best),
+        "of none": _ratio(turns, "default", "0"),
         "by number": min(_ratio(turns, name, "default") for name in CHOSEN),
         "cpu": median(turn["default"][1] / turn["torch"][1] for turn in turns),
         "best": best,

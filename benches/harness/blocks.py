@@ -244,13 +244,13 @@ def libraries(told: Mapping[str, Any]) -> str:
     names = dict.fromkeys(name for found in told.values() for name in found["workloads"])
     header = ["library"]
     for label in told:
-        header += [f"{label}: default", "by number", "CPU", "faster of torch's"]
+        header += [f"{label}: default", "of none", "by number", "CPU", "faster of torch's"]
     rows = []
     for name in names:
         row = [name]
         for found in told.values():
             each = found["workloads"].get(name)
-            row += library_row(each) if each else [""] * 4
+            row += library_row(each) if each else [""] * 5
         rows.append(row)
     measured = [f"- {label}: {found['date']}, {found['versions']}" for label, found in told.items()]
     return "\n".join([markdown(header, rows), "", *measured])
@@ -258,7 +258,8 @@ def libraries(told: Mapping[str, Any]) -> str:
 
 def library_row(told: Mapping[str, Any]) -> list[str]:
     """Return the cells of one library on one build."""
-    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
+    keys = ("default", "of none", "by number", "cpu")
+    figures = [f"{told[key]:.2f}" if key in told else "" for key in keys]
     of_best = told["of the better"]
     return [
         *figures,
