@@ -147,20 +147,25 @@ def state_of(value: Any) -> list[Any]:
     if kind is dict:
         found = dict.copy(value)
         return [*found, *found.values()]
+    if kind is np.ndarray:
+        return value.ravel().tolist() if value.dtype == object else []
     if kind is types.CellType:
         with suppress(ValueError):  # the variable has no value
             return [value.cell_contents]
         return []
-    state = [each for pair in parts(value) for each in pair]
+    return [each for pair in parts(value) for each in pair] + _hidden(value)
+
+
+def _hidden(value: Any) -> list[Any]:
+    """Return what an object of C holds beside its parts."""
     if isinstance(value, np.ndarray) and value.dtype == object:
-        state += value.ravel().tolist()
-    elif isinstance(value, io.StringIO):
-        state.append(value.getvalue())
-    elif isinstance(value, OF_CTYPES):
-        state.append(bytes(memoryview(value)))
-    elif isinstance(value, random.Random):
-        state.append(repr(value.getstate()))
-    return state
+        held: list[Any] = value.ravel().tolist()
+        return held
+    if isinstance(value, io.StringIO):
+        return [value.getvalue()]
+    if isinstance(value, OF_CTYPES):
+        return [bytes(memoryview(value))]
+    return [repr(value.getstate())] if isinstance(value, random.Random) else []
 
 
 def is_same(now: Any, before: Any) -> bool:

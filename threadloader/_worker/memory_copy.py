@@ -182,14 +182,13 @@ def is_written(value: Any, twin: Any) -> bool:
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return False  # its entries are compared
     with suppress(Exception):  # of a class's own
-        return not np.array_equal(_content(value), _content(twin))
+        return _content(value) != _content(twin)
     return False
 
 
-def _content(value: Any) -> Any:
-    if isinstance(value, io.BytesIO):
-        value = value.getvalue()
-    array = value.detach().numpy() if isinstance(value, _torch.Tensor) else value
-    if isinstance(array, np.ndarray):
-        return np.ascontiguousarray(array).view(np.ndarray).reshape(-1).view(np.uint8)
-    return np.frombuffer(array, np.uint8)
+def _content(value: Any) -> bytes:
+    if isinstance(value, _torch.Tensor):
+        value = value.detach().numpy()
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray).tobytes()
+    return value.getvalue() if isinstance(value, io.BytesIO) else bytes(value)

@@ -30,9 +30,9 @@ Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 Rule: TypeAlias = "Callable[[Any, Copier], Any]"
 
 # A container with more entries is data.  So is a plain one, of numbers, texts, arrays and plain
-# containers, with more below it, where each KiB of an array is an entry; of several that lie in
-# one another, the smallest.  Bench: own_copies.
-LARGE = 10_000
+# containers, with more below it, where an array is ten entries, and each KiB of it one more; of
+# several that lie in one another, the smallest.
+LARGE, OF_ARRAY = 10_000, 10
 # Of memory that can be written: what has more is data; and what is copied for a worker in all.
 LARGE_BYTES, MOST_BYTES = 1 << 20, 1 << 26
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
@@ -363,9 +363,9 @@ class Copier:
                 known = self._weights[id(part)] = part, len(part)
             return None if known is None else known[1]
         if kind is np.ndarray and not part.dtype.hasobject:
-            return int(part.nbytes >> 10)
-        if kind is _torch.Tensor and _torch.owns_plain_memory(part):
-            return int(part.nbytes >> 10)
+            return OF_ARRAY + int(part.nbytes >> 10)
+        if kind is _torch.Tensor:
+            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10)
         return 0 if issubclass(kind, np.generic) else _NOT_PLAIN
 
 
