@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import UserDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +29,7 @@ MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
 CollateFailure = tuple[BaseException, int | None]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceBatch:
+class DeviceBatch(NamedTuple):
     """A batch on its way to a device."""
 
     batch: Any  # of tensors on the device

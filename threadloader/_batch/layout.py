@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -34,8 +33,7 @@ Output = Literal["torch", "numpy"]  # what the leaves of a batch are: tensors, o
 _STRUCT_CODES = {bool: "?", int: "q", float: "d"}  # of `struct`
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLeaf:
+class ArrayLeaf(NamedTuple):
     """A leaf of plain arrays of one dtype and shape."""
 
     kind: type  # numpy.ndarray or numpy.memmap, exactly
@@ -73,8 +71,7 @@ class ArrayLeaf:
         return field[row * height : (row + 1) * height].reshape(self.shape).copy()
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLeaf:
+class TensorLeaf(NamedTuple):
     """A leaf of plain CPU tensors of one dtype and shape."""
 
     dtype: np.dtype[Any]
@@ -100,8 +97,7 @@ class TensorLeaf:
         return _torch.tensor_of(array)
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarLeaf:
+class ScalarLeaf(NamedTuple):
     """A leaf of Python or NumPy numbers of one type."""
 
     kind: type
@@ -134,8 +130,7 @@ class ScalarLeaf:
         return self.kind(field[row])
 
 
-@dataclass(frozen=True, slots=True)
-class TextLeaf:
+class TextLeaf(NamedTuple):
     """A leaf of str or bytes: it has a list of its own, and no memory of a slot."""
 
     kind: type
@@ -177,8 +172,7 @@ MAX_PLACES = 64  # different numbers of rows for which a layout remembers the pl
 Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
 
 
-@dataclass(frozen=True, slots=True)
-class DictNode:
+class DictNode(NamedTuple):
     """Samples that are dicts with the same keys in the same order."""
 
     keys: tuple[Any, ...]
@@ -210,8 +204,7 @@ class DictNode:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceNode:
+class SequenceNode(NamedTuple):
     """Samples that are lists, tuples or named tuples of the same length."""
 
     kind: type  # tuple, list or a named tuple, exactly

@@ -20,7 +20,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +49,7 @@ class Slot:
         return self.memory.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class RingStatistics:
+class RingStatistics(NamedTuple):
     """A snapshot for tests and tracing; stale as soon as it is returned."""
 
     made: int  # slots, since the ring was made

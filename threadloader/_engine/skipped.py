@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader.errors import shortened, warn_user
 
@@ -25,8 +24,7 @@ MAX_LISTED = 1000  # samples; the latest ones
 MAX_TEXT = 1000  # characters of an error
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A sample that was left out of its batch."""
 
     batch: int  # position of the batch in its epoch, from 0

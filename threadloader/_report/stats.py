@@ -8,7 +8,7 @@ begins, and at most once a second in between, by the consumer.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from threading import RLock, get_ident
 from time import perf_counter, process_time, thread_time
@@ -35,7 +35,7 @@ DIGIT = 32  # bits of a bucket's count
 BLOCK_NBYTES = 512  # bytes of what the system counts as read from storage; see getrusage(2)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Sums:
     """What was counted by one thread or by all, up to a moment or between two."""
 
@@ -71,7 +71,7 @@ class Sums:
     seen_done: int = 0  # of them that were done
     # How many calls of ``next()`` took long, by the bucket of their time.  The counts are digits of
     # one number: so they are read at one go, and added up as all the others.
-    in_next: int = field(default=0, repr=False)
+    in_next: int = 0
 
     @property
     def busy_seconds(self) -> float:
@@ -92,7 +92,7 @@ class JobTiming(NamedTuple):
     began: float  # on the clock
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Counters(Sums):
     """The work of one thread.  That thread alone writes it; any thread reads it."""
 
@@ -139,7 +139,7 @@ class Counters(Sums):
         self.timing_due = now + TIMING_SECONDS * (0.5 + GOLDEN * self.measured % 1.0)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Deliveries(Counters):
     """What the consumer of an epoch was given, what it waited for, and what it made itself.
 
