@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
 
 
-MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
+# Of a list, or what else has parts, with more: the first few stand for all.
+MAX_PARTS, FEW, MAX_DEPTH = 16, 4, 8
 
 # An error of the collate function, and the row that caused it; None if that is not known.
 CollateFailure = tuple[BaseException, int | None]
@@ -197,20 +198,23 @@ class ListFilling(Filling):
             parts.clear()
 
 
-def _nbytes_of(batch: Any) -> int:
+def _nbytes_of(batch: Any, depth: int = MAX_DEPTH) -> int:
     """Return the bytes of the arrays and tensors in lists, tuples and dicts; 0 of all else."""
-    nbytes, parts, seen = 0, [batch], 0
-    while parts and seen < MAX_PARTS:
-        part = parts.pop()
-        seen += 1
-        if type(part) in ATOMS:  # first: to ask for a UserDict takes longer than all else
-            continue
-        if type(part) is _torch.Tensor:
-            nbytes += _torch.dense_nbytes(part)
-        elif type(part) is np.ndarray:
-            nbytes += part.nbytes
-        elif isinstance(part, (list, tuple)):
-            parts += part[:MAX_PARTS]
-        elif isinstance(part, (dict, UserDict)):  # a UserDict: transformers' batches
-            parts += itertools.islice(part.values(), MAX_PARTS)
-    return nbytes
+    kind = type(batch)
+    if kind is _torch.Tensor:
+        return _torch.dense_nbytes(batch)
+    if kind is np.ndarray:
+        nbytes: int = batch.nbytes
+        return nbytes
+    if isinstance(batch, (list, tuple)):
+        parts: Any = batch
+    elif isinstance(batch, (dict, UserDict)):  # a UserDict: transformers' batches
+        parts = batch.values()
+    else:
+        return 0
+    size, found = len(batch), 0
+    few = size if size <= MAX_PARTS else FEW
+    for part in itertools.islice(parts, few):
+        if depth and type(part) not in ATOMS:
+            found += _nbytes_of(part, depth - 1)
+    return found if few == size else found * size // few
