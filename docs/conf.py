@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from threadloader.errors import REPOSITORY
+
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
@@ -16,6 +18,7 @@ copyright = "the authors of threadloader"  # noqa: A001  # the name that Sphinx 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = project
+html_use_index = html_domain_indices = False  # the API is one page, and the site has a search
 highlight_language = "none"  # of blocks that name none: errors, screens
 default_role = "py:obj"  # names between back-quotes in docstrings are links
 exclude_patterns = ["_build"]
@@ -25,7 +28,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signature has them
 suppress_warnings = ["misc.highlighting_failure"]  # a block of code may be an excerpt
 
-REPOSITORY = "https://github.com/threadloader/threadloader/blob/main/"
 _BESIDE = re.compile(r"(?<!!)(\[[^]]*\])\(\.\./([^)]*)\)")  # links, not pictures
 _LISTED = re.compile(r"^[\w-]+$", re.MULTILINE)  # pages, in the index
 _BEGIN = re.compile(r"^# ([^\n]+)\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)  # title, paragraph

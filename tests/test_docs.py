@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import gzip
 import importlib
 import inspect
 import json
+import pickle
 import re
+import signal
+import sqlite3
 import sys
 import tarfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -374,11 +379,35 @@ def test_every_statistic_is_documented() -> None:
     assert [name for name in fields if f"`{name}`" not in text] == []
 
 
-def test_every_error_is_listed_with_the_builtin_that_it_is() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", text_of(DOCS / "errors.md"), re.MULTILINE)
-    ours = [getattr(errors, name) for name in errors.__all__]
-    ours = [one for one in ours if isinstance(one, type) and len(one.__bases__) == 2]
-    assert dict(rows) == {error.__name__: error.__bases__[1].__name__ for error in ours}
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name != "shortened"])
+def test_the_text_of_an_error_ends_with_a_link_to_its_cause_and_remedy(name: str) -> None:
+    kind = getattr(errors, name)
+    arguments = ("wrong", "a.tar") if name in {"DataError", "RemoteError"} else ("wrong",)
+    link = str(kind(*arguments)).splitlines()[-1]
+    path, _, anchor = link.removeprefix(f"See {errors.REPOSITORY}").partition("#")
+    assert anchor in anchors_of(ROOT / path)
+    section = re.split(rf"^### {name}$", text_of(ROOT / path), flags=re.MULTILINE)[1]
+    section = section.partition("\n#")[0]
+    assert "**Cause" in section
+    assert "**Remedy" in section
+    if len(kind.__bases__) == 2:  # ours, and the builtin that one would catch
+        assert f" `{kind.__bases__[1].__name__}`" in section
+
+
+FAILING: Mapping[str, Callable[[], Any]] = {
+    "pickle": lambda: pickle.dumps(lambda: None),
+    "sqlite3": sqlite3.connect(":memory:").cursor,
+    "signal": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    "asyncio": asyncio.get_event_loop,
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_the_text_of_an_error_is_a_heading_on_the_page_of_symptoms(name: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        text = str(pool.submit(FAILING[name]).exception())
+    headings = HEADING.findall(prose_of(DOCS / "symptoms.md"))
+    assert any(heading.partition(" '")[0] in text for heading in headings), text
 
 
 def test_the_folders_are_those_of_the_layers_contract_in_its_order() -> None:

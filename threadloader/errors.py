@@ -15,6 +15,8 @@ ThreadLoaderWarning         (UserWarning)
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the
 object that was raised, with a note that names worker, batch and index.
+
+The text of each class ends with a link to its section of `docs/errors.md`, with cause and remedy.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ __all__ = [
     "shortened",
 ]
 
+REPOSITORY = "https://github.com/threadloader/threadloader/blob/main/"  # the site has it from here
 _LONGEST_NAME = 200  # characters of a member's name in a message
 _LONGEST_MESSAGE = 1000  # characters: a hostile archive chooses names, which messages quote
 
@@ -49,8 +52,17 @@ def shortened(text: str, most: int = _LONGEST_NAME) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def _link_of(kind: type) -> str:
+    """Return a line with the link to a public class; "" for a class that is not public."""
+    name = kind.__name__
+    return f"\nSee {REPOSITORY}docs/errors.md#{name.lower()}" if name in __all__ else ""
+
+
 class ThreadLoaderError(Exception):
     """Base of all exceptions of threadloader."""
+
+    def __str__(self) -> str:
+        return super().__str__() + _link_of(type(self))
 
 
 class ClosedError(ThreadLoaderError, RuntimeError):
@@ -115,7 +127,10 @@ class StateError(ThreadLoaderError, ValueError):
 
 
 class ThreadLoaderWarning(UserWarning):
-    """Base of the warnings of threadloader that have a category of their own."""
+    """Base of the warnings of threadloader, and the category of those that have no other."""
+
+    def __str__(self) -> str:
+        return super().__str__() + _link_of(type(self))
 
 
 class EmptyReplicaWarning(ThreadLoaderWarning):
@@ -152,12 +167,12 @@ def checked_count(name: str, value: Any, *, at_least: int = 0) -> int:
     return number
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str, category: type[Warning] = ThreadLoaderWarning) -> None:
     """Warn of something, in the name of the innermost frame that is not of this package.
 
     Args:
         message: The text.
-        category: Of the warning.
+        category: Of the warning; UserWarning for torch's own texts.
     """
     frame, level = sys._getframe(1), 2  # noqa: SLF001  # as `warnings.warn` itself
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__")):

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from support.patience import PATIENCE, Spawn
 
-from threadloader import EmptyReplicaWarning, ThreadLoader, _torch, get_worker_info
+from threadloader import (
+    EmptyReplicaWarning,
+    ThreadLoader,
+    ThreadLoaderWarning,
+    _torch,
+    get_worker_info,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
@@ -110,6 +116,6 @@ def test_an_iterator_that_was_read_to_its_end_is_warned_of_once(
     counts, caught = spawn(told, loader, 4).result(PATIENCE)
     assert counts == [5, 0, 0, 0]
     (warning,) = caught
-    assert warning.category is UserWarning
+    assert warning.category is ThreadLoaderWarning
     assert warning.filename == __file__
     assert "can be read once" in str(warning.message)

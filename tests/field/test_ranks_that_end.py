@@ -24,11 +24,11 @@ def error(**options):
     try:
         return len(list(ThreadLoader(range(8), 2, shard="auto", **{"seed": 1} | options)))
     except (RankError, KeyboardInterrupt) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {''.join(error.args)}"
 
 said = []
 def show(message, *_):
-    said.append(str(message))
+    said.append(message.args[0])
     store.set("said", "")
 warnings.showwarning = show
 """

@@ -181,7 +181,7 @@ class IterableFeed:
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
                 "for examples."
             )
-        warn_user(msg)
+        warn_user(msg, UserWarning)
 
     def _warn_of_replicas(self) -> None:
         """Warn of replicas that gave nothing, each of which has a thread for nothing.

@@ -23,7 +23,7 @@ from threadloader._engine.settings import TORCHS, Settings
 from threadloader._order.planner import NO_LENGTH
 from threadloader._order.share import PROTOCOL, check_askable
 from threadloader._threads.machine import default_threads
-from threadloader.errors import checked_count
+from threadloader.errors import ThreadLoaderWarning, checked_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,6 +103,7 @@ def default_num_workers(
             "samples in parallel; or make it an IterableDataset, of which each thread reads a "
             "part: it asks get_worker_info() for its own, or, with shard=, has a method "
             f"{PROTOCOL}",
+            ThreadLoaderWarning,
             stacklevel=3,
         )
     return threads

@@ -308,18 +308,21 @@ def can_pin(device: str) -> bool:
         warn_user(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{device}'.",
+            UserWarning,
         )
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not torch.accelerator.is_available():
         warn_user(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
+            UserWarning,
         )
         return False
     if accelerator.type == "mps":
         warn_user(
             "'pin_memory' argument is set as true but not supported on MPS now, "
             "device pinned memory won't be used.",
+            UserWarning,
         )
         return False
     return True

@@ -195,20 +195,20 @@ def test_a_missing_field_is_an_error_that_says_what_there_is(tmp_path: Path) -> 
     write_shard(tmp_path / "a.tar", {"x/0": {"a": b""}, "x/1": {"a": b"", "c": b""}, "x/2": many})
     for dataset in (TarShards, TarStream):
         samples = iter(dataset(tmp_path / "a.tar", fields=("a;e1", "b;c;e0")))
-        message = r"a\.tar, member 'x/0', offset 512: no b or c or e0 in the sample, which has 'a'$"
+        message = r"a\.tar, member 'x/0', offset 512: no b or c or e0 in the sample, .* 'a'\n"
         with pytest.raises(DataError, match=message):
             next(samples)
         if dataset is TarStream:
             exhaust(samples)
     assert TarShards(tmp_path / "a.tar", fields=("a;e1", "b;c;e0"))[1] == (b"", b"")
-    with pytest.raises(DataError, match=r"which has 'e0', 'e1'.*\.\.\.$") as caught:
+    with pytest.raises(DataError, match=r"which has 'e0', 'e1'.*\.\.\.\n") as caught:
         TarShards(tmp_path / "a.tar", fields=("jpg",))[2]
     assert len(told(caught.value)) < MOST
 
 
 def test_a_data_error_is_short_and_stays_itself_when_it_is_pickled() -> None:
     error = DataError("m" * 10**6, "a.tar", member="n" * 10**6, offset=5)
-    assert len(str(error)) < 1300
+    assert len(error.args[0]) < 1300
     assert (error.message[-5:], error.offset) == ("mm...", 5)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.message) == (str(error), error.message)
