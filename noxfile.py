@@ -41,6 +41,7 @@ TWINS = (
 )  # GIL and free-threaded builds of one Python
 PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
+BROWSERS = ("chromium", "google-chrome", "chrome")
 ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked up for
 
 
@@ -208,9 +209,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def docs(session: nox.Session) -> None:
-    """Build the documentation as a site, in `docs/_build`; a link that leads nowhere fails."""
+    """Build the documentation as a site, in `docs/_build`, and look at each page in a browser."""
     install(session, ".[images]", "docs")
     session.run("sphinx-build", "-q", "-W", "-E", "docs", "docs/_build")
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        session.skip(f"the site is built; no browser here to look at it ({', '.join(BROWSERS)})")
+    install(session, None, "browser")
+    session.run("python", "docs/look.py", "docs/_build", browser)
 
 
 @nox.session(python="3.11")
