@@ -1,7 +1,7 @@
 """Plots as SVG, by hand: axes, lines, dots and words, in colours for light and for dark pages.
 
-A browser picks the colours by ``prefers-color-scheme``; viewers that know no style sheets with
-media queries get the light ones.
+A browser picks the colours by ``prefers-color-scheme``, unless the picture has those of one scheme;
+viewers that know no style sheets with media queries get the light ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Axis", "Drawing", "Panel"]
 
-STYLE = """
+LIGHT = """
 text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 text, .ink { fill: #1f2328; }
 .title { font-weight: 600; font-size: 15px; }
@@ -34,7 +34,8 @@ text, .ink { fill: #1f2328; }
 .g { stroke: #8c959f; } .dot.g { fill: #8c959f; } .word.g { fill: #59636e; }
 .dot, .word { stroke: none; }
 .dashed { stroke-dasharray: 5 4; }
-@media (prefers-color-scheme: dark) {
+"""
+DARK = """
   text, .ink { fill: #f0f6fc; }
   .small, .word.g { fill: #9198a1; }
   .paper { fill: #0d1117; }
@@ -47,8 +48,12 @@ text, .ink { fill: #1f2328; }
   .e { stroke: #f778ba; } .dot.e, .word.e { fill: #f778ba; }
   .f { stroke: #e3b341; } .dot.f, .word.f { fill: #e3b341; }
   .g { stroke: #656c76; } .dot.g { fill: #656c76; }
-}
 """
+STYLES = {
+    "": LIGHT + "@media (prefers-color-scheme: dark) {" + DARK + "}\n",
+    "light": LIGHT,
+    "dark": LIGHT + DARK,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +119,27 @@ class Drawing:
         """Draw a dot."""
         self.parts.append(f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>')
 
-    def svg(self) -> str:
-        """Return the file's text."""
+    def bar(self, x: float, y: float, width: float, height: float, kind: str) -> None:
+        """Draw a filled rectangle; ``(x, y)`` is its upper left corner."""
+        self.parts.append(
+            f'<rect class="dot {kind}" x="{x:.1f}" y="{y:.1f}" '
+            f'width="{width:.1f}" height="{height:.1f}"/>'
+        )
+
+    def svg(self, scheme: str = "") -> str:
+        """Return the file's text, with the colours of ``"light"``, ``"dark"`` or both."""
         size = f'width="{self.width}" height="{self.height}"'
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} '
             f'viewBox="0 0 {self.width} {self.height}" role="img">'
         )
         paper = f'<rect class="paper" {size}/>'
-        body = [head, f"<title>{escape(self.title)}</title>", f"<style>{STYLE}</style>", paper]
+        body = [
+            head,
+            f"<title>{escape(self.title)}</title>",
+            f"<style>{STYLES[scheme]}</style>",
+            paper,
+        ]
         return "\n".join([*body, *self.parts, "</svg>"]) + "\n"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.harness.blocks import BLOCKS
 from benches.harness.results import Results
-from benches.pictures import builds_picture, rivals_picture
+from benches.pictures import builds_picture, rivals_picture, torch_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,6 +82,10 @@ def _pictures() -> dict[str, str]:
     return {
         "rivals.svg": rivals_picture(_read("bench")),
         "gil_vs_nogil.svg": builds_picture(_read("gil_vs_nogil")),
+        **{
+            f"torch-{scheme}.svg": torch_picture(_read("bench"), scheme)
+            for scheme in ("light", "dark")
+        },
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benches.drawing import Axis, Drawing, Panel
+from benches.harness.tables import show_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from benches.harness.contest import Contest
     from benches.harness.results import Results
 
-__all__ = ["builds_picture", "rivals_picture"]
+__all__ = ["builds_picture", "rivals_picture", "torch_picture"]
 
 ROW = 24  # pixels a workload
 COLOURS = {
@@ -37,6 +38,58 @@ WORDS = {
     "e": "MONAI, turboloader",
     "g": "bare loop, executor by hand",
 }
+
+PANELS = {  # by workload: title and explanation
+    "photos": ("Photos a second", "JPEG 500x375, decoded and resized by Pillow; more is better"),
+    "start_paths": (
+        "Milliseconds to a first batch",
+        "of a million paths in a list; less is better",
+    ),
+    "strings": ("MiB of memory", "all processes, 5 million strings in a list; less is better"),
+}
+BARS = {"torch, in-process": "g", "torch, with workers": "b", "ThreadLoader": "a"}
+
+
+def torch_picture(results: Results, scheme: str) -> str:
+    """Draw torch's DataLoader and ThreadLoader, each with its best number, as bars."""
+    wide, beside, high = 340, 60, 16  # of the longest bar; left of the bars; of a bar
+    group = high * len(BARS) + 10
+    panel = 52 + group * len(results.builds)
+    drawing = Drawing(470, 44 + panel * len(PANELS), "torch's DataLoader and ThreadLoader")
+    for place, (name, kind) in enumerate(BARS.items()):
+        left = 16 + 156 * place
+        drawing.bar(left, 16, 12, 12, kind)
+        drawing.word(left + 18, 27, name, "small")
+    for number, (workload, (title, explanation)) in enumerate(PANELS.items()):
+        top = 44 + panel * number
+        drawing.word(16, top + 20, title, "title")
+        drawing.word(16, top + 38, explanation, "small")
+        figures = {
+            build: _bars(results, results.contests[build, workload]) for build in results.builds
+        }
+        most = max(map(max, figures.values()))
+        for row, (build, values) in enumerate(figures.items()):
+            above = top + 48 + group * row
+            drawing.word(16, above + group / 2, build)
+            for bar, (value, kind) in enumerate(zip(values, BARS.values(), strict=True)):
+                length = max(1, wide * value / most)
+                drawing.bar(beside, above + high * bar, length, high - 2, kind)
+                middle = above + high * bar + high - 5
+                drawing.word(beside + length + 6, middle, show_number(value), "small")
+    return drawing.svg(scheme)
+
+
+def _bars(results: Results, contest: Contest) -> list[float]:
+    """Return the medians of torch's loader without and with workers, and of ThreadLoader."""
+    theirs = contest.of("torch_dataloader")
+    kinds = [
+        [lane for lane in theirs if bool(lane.question.workers) is some] for some in (False, True)
+    ]
+    best = [
+        results.rounds.best(lanes, contest.figure) for lanes in (*kinds, contest.of("threadloader"))
+    ]
+    spreads = [results.rounds.spread(lane, contest.figure) for lane in best]
+    return [spread.median if spread else 0.0 for spread in spreads]
 
 
 def rivals_picture(results: Results) -> str:

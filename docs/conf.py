@@ -28,14 +28,17 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the signature has them
 suppress_warnings = ["misc.highlighting_failure"]  # a block of code may be an excerpt
 
+_PICTURE = re.compile(
+    r'<picture>.+?srcset="([^"]+)".+?alt="([^"]+)"\s+src="([^"]+)".+?</picture>', re.DOTALL
+)
 _BESIDE = re.compile(r"(?<!!)(\[[^]]*\])\(\.\./([^)]*)\)")  # links, not pictures
-_LISTED = re.compile(r"^[\w-]+$", re.MULTILINE)  # pages, in the index
+_LISTED = re.compile(r"^[A-Z].* <([\w-]+)>$", re.MULTILINE)  # pages, in the index
 _BEGIN = re.compile(r"^# ([^\n]+)\n\n(.+?)\n\n", re.MULTILINE | re.DOTALL)  # title, paragraph
 _LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
 
 
 def setup(app: Sphinx) -> None:
-    """Let links lead out of this folder, on the site to the repository; and write llms.txt."""
+    """Adapt links and pictures, which are GitHub's, to the site; and write llms.txt."""
 
     def changed(_: Any, page: str, source: list[str]) -> None:
         folder = posixpath.dirname(page)
@@ -44,6 +47,18 @@ def setup(app: Sphinx) -> None:
         )
 
     app.connect("source-read", changed)
+
+    def with_pictures(_: Any, __: Path, ___: str, text: list[str]) -> None:
+        """Let the site's own switch choose between a light and a dark picture of the README."""
+        image = "```{{image}} ../{}\n:alt: {}\n:class: only-{}\n```\n"
+        text[0] = _PICTURE.sub(
+            lambda found: (
+                image.format(found[3], found[2], "light") + image.format(found[1], found[2], "dark")
+            ),
+            text[0],
+        )
+
+    app.connect("include-read", with_pictures)
 
     def write_llms_txt(*_: Any) -> None:
         """List the pages with their first paragraphs, as llmstxt.org has it."""

@@ -38,7 +38,7 @@ PAGES = [README, *sorted({*DOCS.glob("*.md")} - {CONTENTS})]
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+LINK = re.compile(r"""\[[^\]]+\]\(([^)\s]+)\)|src(?:set)?="([^"]+)\"""")
 NAME = re.compile(r"\bthreadloader(?:\.[A-Za-z_]\w*)+")
 
 DEMO = (
@@ -115,7 +115,7 @@ def anchors_of(page: Path) -> set[str]:
 
 def linked_from(page: Path) -> Iterator[tuple[str, Path, str]]:
     """Yield each relative link of a page: as it is written, its file, and its anchor."""
-    for target in LINK.findall(prose_of(page)):
+    for target in map("".join, LINK.findall(prose_of(page))):
         if "://" not in target:
             path, _, anchor = target.partition("#")
             yield target, (page.parent / path).resolve() if path else page, anchor
@@ -167,7 +167,7 @@ def test_every_page_can_be_reached_from_the_readme_and_is_on_the_site() -> None:
         new += linked - reached
         reached |= linked
     assert reached == set(PAGES)
-    on_site = re.findall(r"^[\w-]+$", text_of(CONTENTS), re.MULTILINE)
+    on_site = re.findall(r"^[A-Z].* <([\w-]+)>$", text_of(CONTENTS), re.MULTILINE)
     assert sorted(on_site) == sorted(page.stem for page in PAGES if page != README)
 
 
