@@ -161,8 +161,10 @@ def _remarks(
     won = _ratio(rounds[first], rounds[default])
     beside = "" if first == default else f", with {won:.2f} of the default's rate"
     yield f"The winner is {first}{beside}."
-    words = (f"{workers}, {running} at once" for workers, running in sorted({*chosen}))
-    yield f"The default had these threads at the end of its rounds: {'; '.join(words)}."
+    numbers = sorted({running for _, running in chosen})
+    note = " (0: your own thread)" if 0 in numbers else ""
+    words = " or ".join(map(str, numbers))
+    yield f"The default had {words} threads at the end of its rounds{note}."
     if not _torch.AVAILABLE:
         yield "torch is not installed: its DataLoader is not compared."
 
