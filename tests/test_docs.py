@@ -361,10 +361,19 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
 }
 
 
-def test_every_argument_is_documented() -> None:
-    text = text_of(DOCS / "api.md")
-    arguments = list(inspect.signature(ThreadLoader.__init__).parameters)[1:]
-    assert [name for name in arguments if not re.search(rf"`{name}[`=]", text)] == []
+ROW = re.compile(r"^\| `(\w+)` \| [^|]+?(?:, `([^`|]*)`)? \| `([^`|]+)` \| [^|]+ \|$", re.MULTILINE)
+
+
+def test_every_argument_is_documented_with_its_default_and_an_example_that_works() -> None:
+    arguments = dict(list(inspect.signature(ThreadLoader.__init__).parameters.items())[1:])
+    rows = {name: rest for name, *rest in ROW.findall(text_of(DOCS / "api.md"))}
+    assert rows.keys() == arguments.keys()
+    for name, (default, example) in rows.items():
+        if name == "dataset":
+            continue
+        assert ast.literal_eval(default) == arguments[name].default, name
+        (keyword,) = ast.parse(f"_({example})", mode="eval").body.keywords  # type: ignore[attr-defined]
+        assert keyword.arg == name
 
 
 def test_every_public_name_is_documented() -> None:
