@@ -361,19 +361,17 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
 }
 
 
-ROW = re.compile(r"^\| `(\w+)` \| [^|]+?(?:, `([^`|]*)`)? \| `([^`|]+)` \| [^|]+ \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)(=[^`|]+)?` \| [^|]*?([^|` ]+)`? \| [^|]+ \|$", re.MULTILINE)
 
 
-def test_every_argument_is_documented_with_its_default_and_an_example_that_works() -> None:
+def test_every_argument_is_documented_with_an_example_and_its_default() -> None:
     arguments = dict(list(inspect.signature(ThreadLoader.__init__).parameters.items())[1:])
-    rows = {name: rest for name, *rest in ROW.findall(text_of(DOCS / "api.md"))}
+    text = text_of(DOCS / "api.md").partition("## Methods")[0]
+    rows = {name: rest for name, *rest in ROW.findall(text)}
     assert rows.keys() == arguments.keys()
-    for name, (default, example) in rows.items():
-        if name == "dataset":
-            continue
-        assert ast.literal_eval(default) == arguments[name].default, name
-        (keyword,) = ast.parse(f"_({example})", mode="eval").body.keywords  # type: ignore[attr-defined]
-        assert keyword.arg == name
+    for name, (example, default) in rows.items():
+        ast.parse(f"_({name}{example})")
+        assert name == "dataset" or ast.literal_eval(default) == arguments[name].default, name
 
 
 def test_every_public_name_is_documented() -> None:
