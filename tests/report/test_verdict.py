@@ -168,30 +168,30 @@ PROCESSES = (
     "Use a free-threaded Python, a decoder that releases the GIL, or processes. torch's DataLoader "
     "with num_workers=4 would load up to {} times as many samples a second."
 )
-NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
+NO_NUMBER = "Leave out the number of threads: the loader finds it."
 ADVICE: list[tuple[Interval, Setup, str]] = [
     (READING, GIL, NO_NUMBER),
     (READING, ALONE, NO_NUMBER),
     (
         READING,
         TUNED,
-        "No more than 4 threads were found to be faster yet: keep the data nearer, or",
+        "More than 4 threads were not faster: keep the data nearer, or",
     ),
-    (READING, TUNED._replace(running=0), "No threads were found to be faster yet: keep the data"),
+    (READING, TUNED._replace(running=0), "Threads were not faster: keep the data"),
     (READING, TUNED._replace(running=256), "All 256 threads run: raise max_threads to 1024."),
     (READING, GIL._replace(shared_out="replicas"), "Use more replicas, each with a thread: thr"),
     (READING, GIL._replace(shared_out="samples"), "Try more threads: threads=16."),
-    (READING, ALONE._replace(shared_out="one"), "One thread reads an iterable: give what takes"),
+    (READING, ALONE._replace(shared_out="one"), "One thread reads an iterable: move slow work"),
     (IN_PROCESS, ALONE, NO_NUMBER),
     (IN_PROCESS, ALONE._replace(shared_out="replicas"), "Use more replicas, each with a thread: "),
-    (IN_PROCESS, ALONE._replace(shared_out="one"), "One thread reads an iterable: give what takes"),
+    (IN_PROCESS, ALONE._replace(shared_out="one"), "One thread reads an iterable: move slow work"),
     (IN_PROCESS, ALONE._replace(shared_out="replicas", cores=1), "Make samples cheaper"),
     (ONE_THREAD, GIL._replace(running=1, most=1), "Try more threads: threads=4."),
     (ONE_THREAD, GIL._replace(running=1, most=4), "Make samples cheaper"),  # not those there are
     (changed(cpu=0.4, delay=0.55, process_seconds=20.0), GIL, "Leave more cores to this program"),
     # Which others are the loader's own threads.
     (changed(cpu=0.4, delay=0.55), NO_GIL._replace(cores=4), "Make samples cheaper"),
-    (CHEAP, TUNED, "To give them to other threads would cost more: use larger batches"),
+    (CHEAP, TUNED, "Threads would not be faster: use larger batches"),
     (*CASES["pure Python, one thread is found"][:2], PROCESSES.format("4.0")),
     (*CASES["pure Python in the calling thread"][:2], PROCESSES.format("4.0")),
 ]

@@ -72,7 +72,7 @@ def test_an_iterable_that_waits_is_waited_for(clock: DrivenClock) -> None:
     ("kind", "options", "advice"),
     [
         (IterableDataset, {}, "Use more replicas, each with a thread: threads=4."),
-        (object, {"threads": 0}, "One thread reads an iterable: give what takes long as transform"),
+        (object, {"threads": 0}, "One thread reads an iterable: move slow work into transform"),
         (object, {"threads": 0, "transform": int}, "Try more threads: threads=4."),
     ],
 )

@@ -179,7 +179,7 @@ def test_who_tells_of_another_epoch_gets_the_rest_and_a_warning(other: int) -> N
     told = sampler_of(0)
     loader = resumed(state, told)
     told.set_epoch(other)
-    with pytest.warns(UserWarning, match=rf"{other}, .* in epoch 3: .*set_epoch\(3\)") as said:
+    with pytest.warns(UserWarning, match=rf"{other}\) .* in epoch 3: .*set_epoch\(3\)") as said:
         assert indices(loader) == rest
     assert said[0].filename == __file__
     told.set_epoch(4)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from threadloader._report.stats import Deliveries
 
 
-_NO_STEP = "another rank has no batch in this epoch, so that it ends on all ranks before a step"
-_ALL_FAILED = "other ranks go on, and all batches of this one failed, so there is none to repeat"
+_NO_STEP = "another rank has no batch in this epoch, so the epoch has no step on any rank"
+_ALL_FAILED = "all batches of this rank failed, so there is none to repeat, and other ranks go on"
 
 
 class _Uncopied(NamedTuple):

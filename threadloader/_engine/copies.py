@@ -197,9 +197,9 @@ def warn_of_shared(shared: list[SharedPart], *, default: bool) -> None:
     text = " and ".join((", ".join(them[:-1]), them[-1])) if them[1:] else them[0]
     what = "one thread loads, as workers would share" if default else "all workers share"
     warn_user(
-        f"{what} {text}, which can't be copied: open it on first use in __getitem__, keep it in a "
-        "threadloader.datasets.PerThread, or say by threadloader.register() how a worker gets its "
-        "own, or that threads may share it"
+        f"{what} {text}, which can't be copied: open it on first use in __getitem__; or keep it in "
+        "a threadloader.datasets.PerThread; or call threadloader.register() with a function that "
+        "opens it for a worker, or with None if threads may share it"
     )
 
 

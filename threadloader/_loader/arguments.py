@@ -99,10 +99,9 @@ def default_num_workers(
     if unsharded:
         warnings.warn(
             "an iterable that is no IterableDataset is read by one thread, and the others have "
-            "nothing to do.  Choose no number; or give transform=f, which applies f to the "
-            "samples in parallel; or make it an IterableDataset, of which each thread reads a "
-            "part: it asks get_worker_info() for its own, or, with shard=, has a method "
-            f"{PROTOCOL}",
+            "nothing to do.  Leave out the number; or give transform=f, which all other threads "
+            "apply; or make it an IterableDataset, of which each thread reads a part, by "
+            f"get_worker_info() or, with shard=, by a method {PROTOCOL}",
             ThreadLoaderWarning,
             stacklevel=3,
         )

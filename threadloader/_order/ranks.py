@@ -162,8 +162,8 @@ def tell_of_epoch(
     counting.set_epoch(number)
     if told is not None and not ended:
         warn_user(
-            f"the {type(counting).__name__} was told of epoch {told}, and its state was saved in "
-            f"epoch {number}: the loader calls set_epoch({number}) to load the rest of that one"
+            f"{type(counting).__name__}.set_epoch({told}) was called, and its state was saved in "
+            f"epoch {number}: the loader calls set_epoch({number}) to load the rest of that epoch"
         )
 
 

@@ -163,9 +163,9 @@ class Votes:
         world_size = len(self._ranks)
         if self.pads and not self.step and 0 < having < world_size:
             msg = (
-                f"{world_size - having} of {world_size} ranks had no batch left when the epoch "
-                "began or went on, so none that they could repeat: give each rank data, or "
-                "uneven='drop' ends the epoch on all ranks"
+                f"{world_size - having} of {world_size} ranks had no batch when the epoch began or "
+                "was resumed, so there is none to repeat: give each rank data, or choose "
+                "uneven='drop', which ends the epoch on all ranks"
             )
             return {"error": msg}
         return {"goes_on": having > 0 if self.pads else having == world_size}

@@ -79,7 +79,7 @@ def verdict_of(i: Interval, setup: Setup) -> Verdict:
         only = f"One batch was delivered so far, after {took}."
         return Verdict("unknown", i.loading_share, only, "")
     if lost < NOTICED:
-        sentence = f"Loading took {lost:.1%} of the loop's time: the loop itself is the slower one."
+        sentence = f"Loading took {lost:.1%} of the loop's time: the loop itself is slower."
         return Verdict("consumer-bound", lost, sentence, "")
     kind, found, advice = _by_share(i, setup) or _by_samples(i, setup)
     how = ""
@@ -199,8 +199,8 @@ def _more_cores(i: Interval, setup: Setup) -> str:
             return _NO_NUMBER
         if i.is_inline:
             return (
-                "To give them to other threads would cost more: use larger batches, or "
-                "__getitems__, which makes all samples of a batch in one call."
+                "Threads would not be faster: use larger batches, or __getitems__, which makes all "
+                "samples of a batch in one call."
             )
     idle = (i.worker_cores or 0.0) < MOST * setup.cores + MOST
     if idle and not setup.tuned and max(1, setup.most) < setup.cores:
@@ -213,11 +213,8 @@ def _more_cores(i: Interval, setup: Setup) -> str:
 def _more_threads(setup: Setup) -> str:
     """Return what helps samples that wait."""
     if setup.tuned and setup.running < setup.most:
-        none = "No more than {}" if setup.running else "No threads"
-        return (
-            f"{none.format(_threads(setup.running))} were found to be faster yet: keep the data "
-            "nearer, or read less of it."
-        )
+        more = f"More than {_threads(setup.running)}" if setup.running else "Threads"
+        return f"{more} were not faster: keep the data nearer, or read less of it."
     if setup.tuned:
         return f"All {setup.most} threads run: raise max_threads to {4 * setup.most}."
     if setup.shared_out:
@@ -226,12 +223,12 @@ def _more_threads(setup: Setup) -> str:
 
 
 _NO_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
-_NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
+_NO_NUMBER = "Leave out the number of threads: the loader finds it."
 _MORE = {
     "": "Try more threads: threads={}.",
     "samples": "Try more threads: threads={}.",
     "replicas": "Use more replicas, each with a thread: threads={}.",
-    "one": "One thread reads an iterable: give what takes long as transform=, for all threads.",
+    "one": "One thread reads an iterable: move slow work into transform=, for all threads.",
 }
 
 
@@ -282,7 +279,7 @@ SHARES = (
     ),
     Share(
         "unknown",
-        "what nothing counts (threads that start, worker_init_fn, a sample that is not done yet)",
+        "time outside of all counted stages (start of threads, worker_init_fn, unfinished samples)",
         lambda i, _: i.wait_seconds + i.inline_seconds - i.busy_seconds,
     ),
     # The threads that make the batches.
@@ -311,9 +308,9 @@ SHARES = (
     ),
     Share(
         "start-bound",
-        "loading in the first sample of each epoch what the others find loaded",
+        "loading data in the first sample of each epoch",
         lambda i, setup: 0.0 if setup.first else i.first_use_seconds,
-        "Load it in __init__, or keep it from one epoch to the next: persistent_workers=True.",
+        "Load the data in __init__, or keep the workers: persistent_workers=True.",
         of_making=True,
     ),
 )

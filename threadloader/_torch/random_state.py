@@ -144,8 +144,8 @@ def teach_random(here: Any) -> OperatorsByKey | None:
     except Exception:  # noqa: BLE001, S110  # whatever torch has changed
         pass
     warn_user(
-        f"torch {torch.__version__} lacks what random operators are redirected by: what samples "
-        "draw from torch depends on the moment.  Draw from sample_rng() instead"
+        f"torch {torch.__version__} lacks the private names by which random operators are "
+        "redirected: samples' numbers of torch don't follow from the seed.  Draw from sample_rng()"
     )
     return None
 

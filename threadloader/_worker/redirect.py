@@ -162,8 +162,8 @@ def _replaced() -> Iterator[_Replaced]:
 
 def _warn_of(module: str) -> None:
     warn_user(
-        f"this {module} lacks what its functions are redirected by: what samples draw from it "
-        "depends on the moment.  Draw from sample_rng() instead"
+        f"this {module} lacks the private names by which its functions are redirected: samples' "
+        "numbers of it don't follow from the seed.  Draw from sample_rng()"
     )
 
 

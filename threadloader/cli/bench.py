@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from threadloader.cli.race import Round
 
 
-HELP = "load a dataset of yours and compare with a bare loop and torch"
+HELP = "compare the rates of loaders on your dataset"
 DESCRIPTION = """\
-Load a dataset of yours by a bare loop, by torch's DataLoader (where torch is installed) and by
-ThreadLoader, with several numbers of workers and threads each. NAME is a dataset with __getitem__
-and __len__, or something that returns one when it is called without arguments. Each loader gets
-its turn in each of three rounds; a figure is the median of the rounds.
+Compare a bare loop, torch's DataLoader (where torch is installed) and ThreadLoader, each with
+several numbers of workers or threads. NAME is a dataset with __getitem__ and __len__, or a function
+or class that returns one when it is called without arguments. The loaders take turns in three
+rounds; a figure is the median of the rounds.
 """
 
 

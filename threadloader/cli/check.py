@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 LINE_SECONDS = 10.0  # between two lines that tell how far it is, where there is no terminal
-HELP = "find what is not thread-safe in a dataset"
+HELP = "check whether a dataset is thread-safe"
 DESCRIPTION = """\
-Load samples of a dataset one by one, then in many threads at once that change over as often as they
-can; say what is not safe, where, and what to do.
-The exit code is 0 if nothing was found, 1 if something was, 2 if there was nothing to check.
+Load samples of a dataset one by one, then in many threads that switch as often as possible. Each
+finding has its line and a remedy. The exit code is 0 without findings, 1 with findings, and 2
+without a sample to check.
 """
 
 
@@ -30,11 +30,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     name = "a dataset, or a function without arguments that returns one; also FILE.py:DATASET"
     add("dataset", metavar="MODULE:DATASET", help=name)
-    copy = "what each worker has of the dataset, as for ThreadLoader (default: %(default)s)"
+    copy = "the part of the dataset that each worker copies (default: %(default)s)"
     add("--dataset-copy", choices=("auto", "shared", "deep"), default="auto", help=copy)
-    index = "a sample to load, again for more (default: 16 that are spread over the dataset)"
+    index = "load this sample; repeat for more (default: 16, spread over the dataset)"
     add("--index", type=int, action="append", metavar="I", help=index)
-    seconds = "for all of it, but for the sample that a thread is in (default: %(default)g)"
+    seconds = "the time for all samples (default: %(default)g)"
     add("--seconds", type=positive, default=120, metavar="S", help=seconds)
 
 

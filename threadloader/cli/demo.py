@@ -23,12 +23,11 @@ PHOTOS = 128
 WIDTH, HEIGHT = 500, 375  # pixels; the most frequent size in ImageNet
 QUALITY = 87  # of the JPEG; with these two it gives the 40 to 80 KB of real ones
 NOISE, CONTRAST = 3.0, 12.0  # standard deviations, in grey levels of 256
-HELP = "load photos and compare with a bare loop and torch"
+HELP = "compare the rates of loaders on photos that it makes"
 DESCRIPTION = """\
-Load photo-like JPEGs with ThreadLoader, and for comparison with a bare loop and, where torch is
-installed, with torch's DataLoader with as many processes. The photos are made for this; they are
-decoded, scaled and cropped by threadloader.datasets.ImageFolder, and collated into batches. To
-load data of yours, see threadloader bench.
+Make photo-like JPEGs, and compare a bare loop, torch's DataLoader (where torch is installed) and
+ThreadLoader, with as many threads as processes. ImageFolder of threadloader.datasets decodes,
+scales and crops the photos. For your own data see threadloader bench.
 """
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 INDENT = 11  # columns
-HELP = "print what loaders run on here, and advice"
+HELP = "print Python build, cores, versions and advice"
 DESCRIPTION = """\
 Print the Python build, whether the GIL is on, the cores that this process may use, versions, image
 decoders, and advice.
@@ -120,8 +120,8 @@ def advice(found: dict[str, Any]) -> list[str]:
         "another version of that package, or set PYTHON_GIL=0 if it is known to be safe.": on
         and not requested
         and free,
-        "Python code of several threads takes turns on this build. Where samples are made in pure "
-        "Python, use a free-threaded build.": on and not requested and not free,
+        "With the GIL, threads take turns in Python code: for samples in pure Python, use a "
+        "free-threaded build.": on and not requested and not free,
         f"Modules that are not for this build: {', '.join(found['wrong_builds'])}. Install their "
         "packages anew, with this Python's pip.": found["wrong_builds"],
         f"Unset {no_pyc}: without .pyc files, threads of this build share constants, and can be "

@@ -24,10 +24,10 @@ COLUMNS = (
 )
 HELP = "run a training script with threads in place of DataLoader's processes"
 DESCRIPTION = """\
-Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
-also those that frameworks make; the few that ask for processes, or for the script's own thread,
-are left to torch, and the table at the end says why. The table goes to stderr; the script's output,
-its arguments, its exit code and its errors are its own.
+Run a training script unchanged. Threads load the batches of each torch.utils.data.DataLoader, also
+of those that frameworks make. torch loads where the script asks for processes or needs its own
+thread; the table at the end, on stderr, has the reasons. Output, arguments, exit code and errors
+are the script's own.
 """
 
 
@@ -36,9 +36,9 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.usage = "threadloader run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     add = parser.add_argument
     add("--steps", type=whole(1), metavar="N", help="end when a loader has delivered N batches")
-    threads = "threads of each loader of a map-style dataset (default: by its num_workers)"
+    threads = "threads of each loader of a map-style dataset (default: its num_workers)"
     add("--threads", type=whole(1), metavar="N", help=threads)
-    add("--torch", action="store_true", help="leave every loader to torch, and only measure")
+    add("--torch", action="store_true", help="only measure torch's own loaders")
     add("--json", type=Path, metavar="FILE", help="write the figures to a file")
     add("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run")
     add("script", nargs=argparse.REMAINDER, help="the script and its arguments")
