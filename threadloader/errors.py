@@ -134,15 +134,15 @@ class ThreadLoaderWarning(UserWarning):
 
 
 class EmptyReplicaWarning(ThreadLoaderWarning):
-    """A replica of an iterable dataset gave nothing, and others did."""
+    """A replica, or rank, of an iterable dataset had no batch, and others had some."""
 
 
 class GilWarning(ThreadLoaderWarning):
-    """A package switched the GIL on, on a build of Python that can do without."""
+    """An imported package switched the GIL on, on a free-threaded build."""
 
 
 class SlowLoadingWarning(ThreadLoaderWarning):
-    """A loop waited for batches in a notable share of its time; the message says what for."""
+    """A loop waited for batches in over 5% of its time; the text names the cause."""
 
 
 def checked_count(name: str, value: Any, *, at_least: int = 0) -> int:

@@ -78,7 +78,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
     installed, NumPy arrays elsewhere.  They lie in memory that is reused once nothing refers to
-    it any more, so a batch may be kept as long as it is wanted.
+    it any more, so a batch may be kept.
 
     Args:
         dataset: Map-style, with ``__getitem__`` (or ``__getitems__``, called with a batch's
@@ -89,9 +89,9 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         sampler: Yields the indices of one epoch; excludes ``shuffle``.
         batch_sampler: Yields the indices of one batch at a time; excludes ``batch_size``,
             ``shuffle``, ``sampler`` and ``drop_last``.
-        num_workers: Threads; 0 does all work in the calling thread, for a debugger.  By default
-            as many as are found to be fastest, see docs/workers.md; for an iterable dataset one,
-            and for torch's `IterableDataset` none, as it may count on itself.
+        num_workers: The most threads; 0 does all work in the calling thread, for a debugger.  By
+            default the loader finds the number, see docs/workers.md; it is 1 for an iterable
+            dataset, and 0 for torch's `IterableDataset`.
         collate_fn: Makes a batch of a list of samples, in a worker; by default torch's
             ``default_collate``, or its equal for arrays.
         pin_memory: Whether batches are copied to page-locked memory for the accelerator.
@@ -103,7 +103,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         prefetch_factor: Batches planned ahead for each worker; by default see ``prefetch``.
         persistent_workers: Whether threads and their copies of the dataset outlive the epoch.
         pin_memory_device: Deprecated by torch, which ignores it.
-        in_order: Whether batches come in order; else whichever is ready first.
+        in_order: Whether batches come in order; if not, whichever is ready first.
         worker_method: Checked as torch does where it has thread workers; always threads.
         threads: Another name for ``num_workers``.
         max_threads: Threads at the most where you chose no number, at least 1.
@@ -112,10 +112,9 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
             each, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where ``memory_budget`` says so.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
-        dataset_copy: What each worker has of the dataset, ``transform`` and ``collate_fn``:
-            ``"auto"``, its own of everything that Python code can write, while data is shared;
-            ``"deep"``, the same, but large arrays and containers are copied, too; ``"shared"``,
-            your objects themselves.
+        dataset_copy: The part of the dataset, ``transform`` and ``collate_fn`` that each worker
+            copies: ``"auto"``, everything that Python code can write, but no large arrays and
+            containers; ``"deep"``, these, too; ``"shared"``, nothing.
         transform: Applied to the samples of an iterable by all threads but the one that reads.
         seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
         isolate_rng: Whether each sample draws from its own random streams, so that batches do
@@ -123,15 +122,15 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         device: Where batches are copied ahead of you, as torch names it: ``"cuda"``, ``"cuda:1"``,
             an index, a ``torch.device``; the CPU is as None.
         device_prefetch: Batches that are copied ahead, at least 1.
-        on_error: What is done about a sample that fails: ``"raise"``; ``"skip"``, its batch is
-            made without it; or a function of error and index that returns one of them.
+        on_error: ``"raise"``; ``"skip"``, a batch is made without its failed samples; or a
+            function of error and index that returns one of these.
         max_skipped: Samples left out in an epoch before an error is raised; None for any number.
         snapshot_every_n_steps: Batches from one ``state_dict()`` of your sampler or iterable
             dataset to the next, see `state_dict`; None or 0 for none.
-        shard: Whose share is loaded, of each global batch or of an iterable: ``"auto"``, this
-            rank's; that of ``(rank, world_size)``; or of a mesh's dimension.  None loads all.
-        uneven: Where ranks can't have as many samples or batches as one another: ``"drop"`` leaves
-            out the rest, ``"pad"`` repeats some, ``"short"`` gives some ranks less, or no batch.
+        shard: The share that is loaded, of each global batch or of an iterable: ``"auto"``, that of
+            this rank; of ``(rank, world_size)``; or of a mesh's dimension.  None loads all.
+        uneven: Where the samples can't be divided by the ranks: ``"drop"`` leaves out the rest,
+            ``"pad"`` repeats some, ``"short"`` gives some ranks less, or no batch.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -442,12 +441,11 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
     ) -> Any:
         """Make a sample again, or a whole batch, in the calling thread, for a debugger.
 
-        It has the random numbers that it had in the epoch, whoever made it: ``breakpoint()`` and
-        pdb work in it.  What is drawn for it is put back, and the run goes on as if nothing had
-        been asked.
+        It has the same random numbers as in the epoch.  ``breakpoint()`` and pdb work in it, and
+        the run goes on unchanged.
 
         Args:
-            error: That a loop got: what failed with it is made again.
+            error: An error of a loop; the sample that raised it is made again.
             batch: Its number in the epoch, from 0, as notes on errors have it: where the loader has
                 a ``seed=``, and no sampler of yours.
             row: Of the sample in the batch; None for the whole batch, collated.
@@ -472,14 +470,14 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         return replay(self._session, self._settings(), wanted)
 
     def statistics(self) -> Statistics:
-        """Return what was counted so far, in this process."""
+        """Return the figures so far, of this process."""
         self._live_here()
         return self._session.statistics(self.num_workers)
 
     def metrics(self, prefix: str = "loader/") -> dict[str, float]:
-        """Return what was counted as numbers by their names, for a logger of metrics.
+        """Return the figures as a flat dict of numbers, for a logger.
 
-        Rates and shares are those of the last seconds.  What is not known has no name in it.
+        Rates and shares are those of the last seconds.  Unknown figures are left out.
 
         Args:
             prefix: Put before each name; see docs/observing.md for the names.
@@ -487,7 +485,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         return metrics_of(self.statistics(), prefix)
 
     def verdict(self) -> Verdict:
-        """Return what the loop waits for, by what was counted in the last epoch."""
+        """Return the cause of the loop's waiting in the last epoch."""
         self._live_here()
         kept = self._session.kept
         return judged(kept.stats, kept.tuner, self.num_workers > 0, self._fixed.shared_out)
@@ -521,10 +519,10 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co]):
         return recorded(path, self._session.kept.stats, limit)
 
     def resumes_after(self) -> int:
-        """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
+        """Return the number of batches before the place of a loaded state, 0 without one.
 
-        ``len()`` is that of the whole epoch, for progress bars, too: they begin here, as in
-        ``tqdm(loader, initial=loader.resumes_after())``.  It is 0 where an epoch begins anew.
+        ``len()`` is that of the whole epoch, so a progress bar begins here, as in
+        ``tqdm(loader, initial=loader.resumes_after())``.
         """
         saved = self._session.run.saved
         if saved is None or has_ended(saved):

@@ -114,7 +114,7 @@ class Advancing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a loader has done so far; stale as soon as returned."""
+    """Figures of a loader, as of the call."""
 
     workers: int  # threads of an epoch, or as many as run; 0 is the calling thread
     running: int  # of them that may run samples at once; found by trying, see docs/workers.md

@@ -43,24 +43,24 @@ TooLong = Literal["error", "drop", "alone"]
 class TokenBatches:
     """A batch sampler for samples of different lengths: little padding, a bounded cost, balance.
 
-    Each pass has every sample once.  A batch costs its rows times its longest sample, at most
-    ``max_tokens``: what it takes after padding.  Its samples come from the longest to the shortest.
+    Each pass has every sample once.  The cost of a batch is its rows times its longest sample, its
+    size after padding.  Its samples come from the longest to the shortest.
 
-    Batches come in groups of ``group_size``, of about one length and one cost.  If ranks take
-    batches in turn, and their number divides ``group_size``, none waits long for another.  The
-    sequence of batches is the same for any number of ranks.
+    Batches come in groups of ``group_size``, of similar length and cost.  If ranks take batches in
+    turn, and their number divides ``group_size``, none waits long for another.  The sequence of
+    batches is the same for any number of ranks.
 
     Args:
         lengths: A positive number for each sample, whole or not: tokens, seconds of audio, pixels.
             An array or a memory-map, which is not copied, a tensor, a list, a column of a table.
-        max_tokens: Most that a batch costs, in the unit of the lengths.
-        max_samples: Most samples in a batch; None for no limit.
-        pad_to_multiple_of: What the collate function rounds lengths up to; it counts as cost.
+        max_tokens: The largest cost of a batch, in the unit of the lengths.
+        max_samples: The most samples in a batch; None for no limit.
+        pad_to_multiple_of: The multiple to which the collate function rounds lengths up.
         group_size: Batches in a group: a multiple of all numbers of ranks that may be used; 1 for
             batches in an entirely random order.
-        pool_size: Samples that are sorted at a time; by default what makes some 256 batches.
-        too_long: What becomes of samples longer than ``max_tokens``: an ``"error"``; or they are
-            left out (``"drop"``), or have a batch of their own (``"alone"``), which costs more.
+        pool_size: Samples that are sorted together; by default enough for some 256 batches.
+        too_long: Samples longer than ``max_tokens`` are an ``"error"``, are left out (``"drop"``),
+            or have a batch of their own (``"alone"``), which costs more.
         shuffle: Whether each epoch has an order of its own; if not, pools are spans of the dataset,
             and each pool's batches come from the longest to the shortest.
         seed: Decides the order, together with the epoch; at least 0.  The same for all ranks.
@@ -136,7 +136,7 @@ class TokenBatches:
         return self._epoch
 
     def check_samples(self, samples: int) -> None:
-        """Refuse a dataset of another number of samples than of lengths: these are not its lengths.
+        """Refuse a dataset whose number of samples is not the number of lengths.
 
         A loader does this before its first batch.
 
@@ -144,7 +144,7 @@ class TokenBatches:
             samples: In the dataset.
 
         Raises:
-            ValueError: They are those of more samples, or fewer.
+            ValueError: There are more samples than lengths, or fewer.
         """
         if self.num_samples != samples:
             msg = (

@@ -52,10 +52,9 @@ def register(kind: Any, open_again: Callable[[Any], Any] | None) -> None:
 
     Args:
         kind: The class.
-        open_again: Is given the object that the dataset has, and returns one like it, opened anew;
-            called once for each worker, never for two at a time.  If it raises, the workers share
-            the object, and a warning names it.  None: all workers share the object, as its methods
-            may be called by several threads at once.
+        open_again: Called with the dataset's object, once for each worker, never for two at a time;
+            returns one like it, opened again.  If it raises, the workers share the object, and a
+            warning names it.  None: all workers share the object, as threads may use it at once.
 
     Raises:
         TypeError: ``kind`` is no class.

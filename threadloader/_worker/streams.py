@@ -277,8 +277,7 @@ def sample_rng() -> np.random.Generator:
 
     It gives the same numbers whatever the number of threads, and is valid until the sample is
     done.  In a collate function it is the generator of the batch, in a replica of an iterable
-    dataset that of the worker.  Outside of loading, say in a ``dataset[0]`` of yours, it is a new
-    one.
+    dataset that of the worker.  Outside of loading, in a plain ``dataset[0]``, it is a new one.
     """
     stream = here.stream
     return np.random.default_rng() if stream is None else stream.numpy_generator

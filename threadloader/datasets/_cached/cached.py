@@ -52,28 +52,26 @@ class Cached(_torch.Dataset[Any]):
     """A dataset whose samples are kept: in a folder, or in memory that all threads share.
 
     A folder serves other epochs, threads and processes; memory the threads of this process.  Of all
-    that want a sample, one loads it, and all others get what it kept.  Random augmentation comes
-    after the cache: it is the ``transform``.
+    that want a sample at the same time, one loads it, and the others wait.  Random augmentation
+    comes after the cache: it is the ``transform``.
 
     A sample comes back as equal values of the same types.  In a folder: numbers, strings, bytes,
     None, arrays, dense tensors on the CPU and Pillow's images (pixels, mode
     and size only), alone or in tuples, lists and dicts.  In memory: all that ``copy.deepcopy``
-    takes.  It may be changed: whoever asks gets a copy.
+    takes.  Each access returns a copy, which may be changed.
 
     Args:
         dataset: A map-style dataset that returns the same sample whenever it is asked.
         folder: On a disk of the node.  It may have samples of several datasets.
-        key: For a folder: what names the data and all that is done to it, ``"imagenet-256-v2"``
-            say.  What was kept under another key, or for a dataset of another length or class, is
-            not used.
+        key: For a folder: a name of the data and of all that is done to it, ``"imagenet-256-v2"``
+            say.  Samples under another key, or of a dataset of another length or class, are not
+            used.
         memory: Instead of a folder: the most bytes to take, ``8 << 30`` or ``"8GiB"``.  Less is
             taken where less is free.
         transform: Applied to each sample after the cache; may draw random numbers.
-        cache_bytes: Bound on what is kept of this dataset in the folder.  Each process may exceed
-            it by a 64th.  Nothing makes room, here or in memory: what does not fit is loaded each
-            time.
-        checks: Samples that each process loads again when it finds them, to compare them with what
-            is kept.
+        cache_bytes: Bound of this dataset's bytes in the folder.  Each process may exceed it by a
+            64th.  Samples beyond this bound, or beyond ``memory``, are loaded each time.
+        checks: Samples that each process loads again when it finds them, and compares.
 
     Raises:
         TypeError: The dataset has no length or no samples by index.

@@ -37,7 +37,7 @@ _NOTHING: _Span = (-1, 0, 0, [], [])
 class Mixture:
     """Samples of several datasets, each as often as its weight says.
 
-    It is a map-style dataset: load it with ``shuffle=False``, which is its own, mixed order.  With
+    It is a map-style dataset: load it with ``shuffle=False``, as its own order is mixed.  With
     an iterable source it is a `MixtureStream`.
 
     Args:

@@ -52,7 +52,7 @@ def pack(
 
     A row is a dict with an array for each feature, ``position_ids`` (from 0 in each sequence) and
     ``segment_ids`` (from 1 in each row, 0 for padding).  No sequence is cut, unless you choose it.
-    Of samples with no items nothing is packed.
+    Empty samples are left out.
 
     Args:
         samples: An iterable, whose samples are sequences (arrays, tensors, lists), or mappings of
@@ -60,10 +60,9 @@ def pack(
         length: Of a row.  All features of a sample must be as long as one another.
         window: Rows that are filled at a time.  More rows have less padding and more mixed samples.
         features: Those that are packed, if samples have others; None for all.
-        too_long: What becomes of a sample that is longer than a row: an ``"error"``; its end is cut
-            off (``"truncate"``); it is cut into several sequences (``"split"``); or it is left out
-            (``"drop"``).
-        padding: Value of the places that are left, for each feature; 0 for those that it lacks.
+        too_long: A sample longer than a row is an ``"error"``, loses its end (``"truncate"``), is
+            cut into several sequences (``"split"``), or is left out (``"drop"``).
+        padding: Value of the empty places, by feature; 0 for other features.
 
     Raises:
         TypeError: The samples can't be iterated over, or an argument has a wrong type.
