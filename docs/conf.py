@@ -18,6 +18,7 @@ copyright = "the authors of threadloader"  # noqa: A001  # the name that Sphinx 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = project
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_use_index = html_domain_indices = False  # the API is one page, and the site has a search
 highlight_language = "none"  # of blocks that name none: errors, screens
 default_role = "py:obj"  # names between back-quotes in docstrings are links
