@@ -45,8 +45,8 @@ FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
 )
 CLOSED = (
-    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
-    "later iter(); iter(loader) starts a new one"
+    "this iterator was closed, by close(), or by a later iter() over the same iterable; "
+    "iter(loader) starts a new one"
 )
 # A function that returns the batch, once; what the feed counts it as; the error in its place, or
 # None.
