@@ -98,7 +98,7 @@ class AgreedEnds:
         (batch,) = self._last or (None,)
         if isinstance(batch, _Uncopied):
             msg = (
-                "other ranks go on, and the last batch of this one can't be copied to come again: "
+                "other ranks go on, and the last batch of this one can't be copied and repeated: "
                 "choose uneven='drop'"
             )
             raise TypeError(msg) from batch.error

@@ -55,12 +55,14 @@ def replay(session: Session, settings: Settings, wanted: Any) -> Any:
         TypeError: The dataset is iterable.
     """
     if settings.iterable:
-        raise TypeError("samples of an iterable dataset have no number to be asked by")
+        raise TypeError("replay() needs a map-style dataset: samples of an iterable have no number")
     if not settings.isolate_rng:
-        raise ValueError("with isolate_rng=False samples draw from states that have gone on")
+        raise ValueError(
+            "with isolate_rng=False there is no replay: random states have changed since"
+        )
     origin = _origin(session, settings, wanted) if type(wanted) is Numbers else origin_of(wanted)
     if origin is None:
-        raise ValueError("the error has no note that says in which batch a loop got it")
+        raise ValueError("the error has no note with the number of its batch")
     plan, row, seeds = origin
     settings = settings._replace(device=None, pinned=False, on_error="raise")
     isolates, whole = may_draw(settings), settings.whole_batches
@@ -93,7 +95,7 @@ def _origin(session: Session, settings: Settings, wanted: Numbers) -> Origin:
     """Return where a sample or batch comes from that is asked for by its number."""
     sampler, last = known(settings.index_sampler), session.run.last
     if settings.seed is None or sampler is None or sampler.generator is not None:
-        raise ValueError("batches are found by numbers with a seed=, and no sampler of yours")
+        raise ValueError("replay() by numbers needs a loader with a seed=, and no sampler of yours")
     state: dict[str, Any] = {"epoch": wanted.epoch or 0, "draws": {}, "begun": True}
     if last is not None and wanted.epoch in (None, last.position.epoch):
         state = last.state()  # which ranks may have begun that were more, or fewer

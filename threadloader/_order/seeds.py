@@ -262,7 +262,7 @@ def restore_generator(generator: Any, encoded: Mapping[str, Any]) -> None:
             state = zlib.decompress(base64.b64decode(encoded["torch"]))
             _torch.set_generator_state(generator, state)
     except (KeyError, TypeError, ValueError, RuntimeError, zlib.error) as error:
-        msg = f"the state holds that of another kind of generator than {generator!r}"
+        msg = f"the state has another kind of generator than {generator!r}"
         raise StateError(msg) from error
 
 

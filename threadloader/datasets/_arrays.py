@@ -45,7 +45,7 @@ class ArrayDataset(_torch.Dataset[Any]):
                 raise TypeError(msg)
         lengths = [len(part) for part in parts]
         if len(set(lengths)) > 1:
-            msg = f"arrays have to have one length, and have {lengths}"
+            msg = f"arrays must have one length, but have {lengths}"
             raise ValueError(msg)
         self._arrays = parts
         self._length = lengths[0]

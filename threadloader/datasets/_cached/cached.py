@@ -102,7 +102,7 @@ class Cached(_torch.Dataset[Any]):
             msg = f"a folder or memory is needed, not both: {folder=}, {memory=}"
             raise ValueError(msg)
         if folder is not None and not (key and isinstance(key, str)):
-            msg = f"key={key!r}: a text is needed that names the data and what is done to it"
+            msg = f"key={key!r} must be a text that names the data and all that is done to it"
             raise ValueError(msg)
         checked_count("cache_bytes", cache_bytes, at_least=1)
         checked_count("checks", checks)
@@ -191,15 +191,15 @@ class Cached(_torch.Dataset[Any]):
         if not self._samples.has(index, self._load(index)):
             msg = (
                 f"the dataset returns another sample {index} than the one kept of {self._name}: "
-                "give it a new key if data or code have changed; if it is random, put what is "
-                "random after the cache: Cached(..., transform=...)"
+                "give it a new key if data or code have changed; if it is random, put random "
+                "transforms after the cache: Cached(..., transform=...)"
             )
             raise DataError(msg, repr(self._samples))
 
     def _refused(self, index: int) -> DataError:
         msg = (
             f"sample {index} of {self._name} drew random numbers, or seeded them, and a cache "
-            "would give the same ones in all epochs: put what is random after the cache: "
+            "would give the same ones in all epochs: put random transforms after the cache: "
             "Cached(..., transform=...)"
         )
         return DataError(msg, repr(self._samples))

@@ -176,7 +176,7 @@ def _footer(file: File, group_filter: Any) -> tuple[Any, Any, Sequence[int]]:
         metadata = parquet.ParquetFile(source, pre_buffer=False).metadata
         schema, groups = metadata.schema.to_arrow_schema(), range(metadata.num_row_groups)
         if min((metadata.row_group(group).num_rows for group in groups), default=0) < 0:
-            raise pa.ArrowInvalid("a row group has less than no rows")
+            raise pa.ArrowInvalid("a row group has a negative number of rows")
     if group_filter is None:
         return metadata, schema, groups
     from pyarrow import dataset  # noqa: PLC0415  # loads much, and few need it
