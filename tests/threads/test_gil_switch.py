@@ -35,7 +35,7 @@ with warnings.catch_warnings(record=True) as caught:
     for _ in range(3):
         list(loader)
 for each in caught:
-    print(each.category.__name__, each.filename, each.message)
+    print(each.category.__name__, each.filename, *each.message.args)
 """
 
 

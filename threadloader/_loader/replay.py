@@ -55,7 +55,9 @@ def replay(session: Session, settings: Settings, wanted: Any) -> Any:
         TypeError: The dataset is iterable.
     """
     if settings.iterable:
-        raise TypeError("replay() needs a map-style dataset: samples of an iterable have no number")
+        raise TypeError(
+            "samples of an iterable dataset have no number: replay() needs a map-style one"
+        )
     if not settings.isolate_rng:
         raise ValueError(
             "with isolate_rng=False there is no replay: random states have changed since"
