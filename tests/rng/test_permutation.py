@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import tracemalloc
 from typing import Any
 
@@ -14,11 +12,10 @@ from hypothesis import strategies as st
 from support.acting import Acting
 
 from threadloader import ThreadLoader
-from threadloader._order.permutation import KeyedPermutation, mixed, short_permutations
+from threadloader._order.permutation import KeyedPermutation
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9
-KEYS = 300_000
 # Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
 # degrees of freedom, with fixed seeds, so that the tests never fail by chance.
 SIGMAS = 5.0
@@ -29,10 +26,6 @@ def chi_square(counts: np.ndarray) -> float:
     expected = counts.sum() / counts.size
     freedom = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
-
-
-def keys_of(count: int) -> np.ndarray:
-    return mixed(np.arange(1, count + 1, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 1000, 1 << 16, (1 << 16) + 1, LARGE, 1 << 17])
@@ -84,14 +77,3 @@ def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
     assert many < few + (1 << 20)
     assert len(set(first.tolist())) == 256
     assert first.max() > HUGE // 2
-
-
-@pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
-def test_all_short_permutations_are_equally_likely(length: int) -> None:
-    found = short_permutations(length, keys_of(KEYS))
-    codes = found @ length ** np.arange(length)
-    every = np.array(list(itertools.permutations(range(length)))) @ length ** np.arange(length)
-    counts = np.array([(codes == code).sum() for code in every])
-    assert counts.sum() == KEYS
-    assert len(every) == math.factorial(length)
-    assert abs(chi_square(counts)) < SIGMAS

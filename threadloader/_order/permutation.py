@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _ROUNDS = 12
 _SMALL = 1 << 16  # up to this length a table is made instead (512 KiB): exactly uniform
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step from one word to the next
 
 
 class KeyedPermutation:
@@ -94,28 +93,13 @@ class KeyedPermutation:
         left, right = values >> self._right, values & low
         for number, key in enumerate(self._keys):
             if number % 2:
-                right ^= mixed(left ^ key) & low
+                right ^= _mixed(left ^ key) & low
             else:
-                left ^= mixed(right ^ key) & high
+                left ^= _mixed(right ^ key) & high
         return (left << self._right) | right
 
 
-def short_permutations(length: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return one permutation for each key: all equally likely, in time and memory of their size.
-
-    Args:
-        length: Numbers of each.
-        keys: Shape ``(n,)``.
-
-    Returns:
-        Shape ``(n, length)``.
-    """
-    # Each number gets a word of its own, and their order is the permutation.
-    words = mixed(keys[:, None] + _GOLDEN * np.arange(1, length + 1, dtype=np.uint64))
-    return words.argsort(axis=1)
-
-
-def mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a number for each of ``values``, whose bits all depend on all bits of the value.
 
     Args:

@@ -93,7 +93,8 @@ def rank_and_world() -> tuple[int, int]:
     ``RANK`` and ``WORLD_SIZE``, as torchrun and others set them; else 0 and 1.
 
     Raises:
-        ValueError: Only one of the two variables is set, or they are no numbers.
+        ValueError: Only one of the two variables is set, they are no numbers, or the rank is not
+            below the number of ranks.
     """
     told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
     joined = _torch.rank_and_world()
@@ -107,7 +108,19 @@ def rank_and_world() -> tuple[int, int]:
             "or neither, or give rank= and world_size="
         )
         raise ValueError(msg) from None
+    check_rank(rank, world)
     return rank, world
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    """Refuse a rank that there is not.
+
+    Raises:
+        ValueError: It is not from 0 to ``world_size`` (excluded).
+    """
+    if not 0 <= rank < world_size:
+        msg = f"rank={rank} is none of world_size={world_size}"
+        raise ValueError(msg)
 
 
 PROTOCOL = "shard(rank, world_size, epoch)"

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadloader._threads.per_thread import PerThread as PerThread
+    from threadloader._authors import PerThread as PerThread
     from threadloader.datasets._arrays import ArrayDataset as ArrayDataset
     from threadloader.datasets._cached.cached import Cached as Cached
     from threadloader.datasets._files import open_files as open_files
@@ -37,7 +37,7 @@ _MODULES = {
     "Mixture": "._mixture.mixture",
     "MixtureStream": "._mixture.stream",
     "ParquetRows": "._parquet.rows",
-    "PerThread": "threadloader._threads.per_thread",
+    "PerThread": "threadloader._authors",
     "RemoteFile": "._remote.remote_file",
     "Retries": "._remote.retries",
     "TarShards": "._shards.tar",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
+from threadloader._authors import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class ArrayDataset(_torch.Dataset[Any]):
+class ArrayDataset(Dataset[Any]):
     """Rows of arrays: sample ``i`` is row ``i`` of each.
 
     A `ThreadLoader` writes the rows of a batch straight into the batch's memory, with one call for

@@ -26,7 +26,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from threadloader._threads.waiting import Stop, stops_here, wait
+from threadloader._authors import Stop, stops_here, wait
 from threadloader.datasets._local_file import PARTIAL, Descriptor, made, write_whole
 from threadloader.errors import ClosedError
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader import _torch
-from threadloader._threads.machine import usable_cores
+from threadloader._authors import Dataset
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.kept import kept_index
@@ -41,7 +40,7 @@ _NEWLINE = 10
 _NOT_READ = (".bz2", ".lz4", ".xz", ".zip")  # which would be lines of nonsense
 
 
-class Lines(_torch.Dataset[Any]):
+class Lines(Dataset[Any]):
     r"""Lines of text files, by their number, parsed.
 
     A line ends with ``\n`` or ``\r\n``, the last one of a file also without.  Empty lines count.
@@ -80,7 +79,7 @@ class Lines(_torch.Dataset[Any]):
         self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
         # (lines + 1,) of each file: where its lines begin, and its end.
         self._starts: list[NDArray[np.int64]] = []
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="tl-index") as pool:
+        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
             for file, path in zip(self._files, self.files, strict=True):
                 _check_ending(path)
                 if compression_of(path):

@@ -156,7 +156,10 @@ def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer)
     with pytest.raises(DataError, match="changed") as raised:
         file.read_at(10, 10)
     assert raised.value.offset == 10
-    file.close()
+    file.close()  # which changes nothing in that
+    with pytest.raises(DataError, match="changed"):
+        file.read_at(10, 10)
+    file = open_data(server)
     assert file.read_at(10, 10) == CONTENT[::-1][10:20]
     assert file.stamp() != before
 

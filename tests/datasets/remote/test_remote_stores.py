@@ -82,7 +82,7 @@ def test_files_of_other_file_systems_take_the_same_path(
     with pytest.raises(DataError, match="changed"):
         other.read_at(0, 10)  # a block that would be kept
     assert not list((tmp_path / "other").rglob("*.kept"))
-    file.close()
+    file = RemoteFile(url)
     assert file.stamp() != before
     assert file.read_at(0, 10) == CONTENT[::-1][:10]
 
@@ -116,7 +116,7 @@ def test_a_version_is_not_looked_up_in_an_old_listing(monkeypatch: pytest.Monkey
     file = RemoteFile(url)
     assert (file.size(), file.read_at(0, 3)) == (100, b"AAA")
     Listed.files["b/a.bin"] = b"B" * 60
-    file.close()
+    file = RemoteFile(url)
     assert (file.size(), file.read_at(0, 60)) == (60, b"B" * 60)
     Listed.files["b/a.bin"] = b"C" * 60
     assert RemoteFile(url).stamp() == "60-43"

@@ -13,9 +13,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader import _torch
-from threadloader._worker.isolation import redirecting
-from threadloader._worker.streams import here
+from threadloader._authors import Dataset, drawing_nothing
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
@@ -48,7 +46,7 @@ class CacheUse(NamedTuple):
         return self.found / max(1, self.found + self.loaded)
 
 
-class Cached(_torch.Dataset[Any]):
+class Cached(Dataset[Any]):
     """A dataset whose samples are kept: in a folder, or in memory that all threads share.
 
     A folder serves other epochs, threads and processes; memory the threads of this process.  Of all
@@ -168,19 +166,8 @@ class Cached(_torch.Dataset[Any]):
         Raises:
             DataError: It drew random numbers.
         """
-        stream = here.stream
-        if stream is None:  # not in a loader: draws are nobody's business there
+        with drawing_nothing(partial(self._refused, index)):
             return self.dataset[index]
-        refusing: Any = _NoDraws(partial(self._refused, index))
-        here.stream = refusing
-        try:
-            # The calling thread of a loader may draw from torch's default generator.
-            with redirecting():
-                sample = self.dataset[index]
-        finally:
-            here.stream = stream
-        refusing.check()
-        return sample
 
     def _compare(self, index: int) -> None:
         """Load a sample again, and compare it with what is kept.
@@ -243,30 +230,6 @@ class _InFolder:
     def has(self, index: int, sample: Any) -> bool:
         """Whether the sample that is kept is equal to this one."""
         return self._store.read(str(index)) in (None, packed(index, sample))
-
-
-class _NoDraws:
-    """In the place of the stream of a sample that may draw nothing; see `Stream`.
-
-    Args:
-        refused: Makes the error.
-
-    Threads:
-        all: one thread.
-    """
-
-    def __init__(self, refused: Callable[[], DataError]) -> None:
-        self._refused = refused
-        self._drawn = False
-
-    def __getattr__(self, _: str) -> Any:
-        self._drawn = True
-        raise self._refused()
-
-    def check(self) -> None:
-        """Raise the error if the sample drew, and went on after the error."""
-        if self._drawn:
-            raise self._refused()
 
 
 class _Counts:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.parts import CONTAINERS, attributes
-from threadloader._threads.machine import free_memory
+from threadloader._authors import free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,7 +123,7 @@ class InMemory:
         """
         own = copied(sample)
         if os.getpid() == self._process:
-            nbytes = _size(own, set()) + _ENTRY
+            nbytes = _size(own, {}) + _ENTRY
             with self._lock:
                 if index not in self._kept and self._takes(nbytes):
                     self._kept[index] = own
@@ -189,23 +188,17 @@ def _copy_of(value: Any) -> Any:
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two samples have the same values, bit by bit, as far as they can be compared."""
+    if type(one) is not type(other):
+        return False
     content = _content(one)
     if content is not None:
         return content == _content(other)
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, (tuple, list, deque)):
-        return len(one) == len(other) and all(map(is_same, one, other))
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    arrays = _arrays(one, other)
-    if arrays is not None:
-        return is_same(*arrays)
-    compares: Any = type(one).__eq__
-    plain = isinstance(one, _torch.Tensor) or not hasattr(one, "__dict__")
-    if compares is object.__eq__ or not plain:  # nobody can tell more
-        return is_same(*(dict(attributes(each)) for each in (one, other)))
-    return one is other or _is_equal(one, other)
+    if one is other or isinstance(one, (*_PLAIN, set, frozenset, _torch.Tensor)):
+        return one is other or _is_equal(one, other)
+    parts, others = _parts_of(one), _parts_of(other)
+    return len(parts) == len(others) and all(map(is_same, parts, others))
 
 
 def _is_equal(one: Any, other: Any) -> bool:
@@ -217,20 +210,26 @@ def _is_equal(one: Any, other: Any) -> bool:
         return True
 
 
-def _arrays(one: Any, other: Any) -> tuple[Any, Any] | None:
-    """Return what two tensors, or two arrays of no usual kind, have; None of other values."""
-    if isinstance(one, np.ndarray):
-        return one.tolist(), other.tolist()
-    if isinstance(one, _torch.Tensor) and (array := _torch.array_of(one)) is not None:
-        return array, _torch.array_of(other)
-    return None
-
-
 def _content(value: Any) -> tuple[Any, ...] | None:
-    """Return all that an array or an image is; None of another value."""
-    if _is_array(value):
-        return value.dtype, value.shape, value.tobytes()
-    return (value.mode, value.size, value.tobytes()) if _is_image(value) else None
+    """Return all that an array, a tensor or an image is; None of another value."""
+    if _is_image(value):
+        return value.mode, value.size, value.tobytes()
+    array: Any = _torch.array_of(value) if isinstance(value, _torch.Tensor) else value
+    return (array.dtype, array.shape, array.tobytes()) if _is_array(array) else None
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Return what a value is made of, as ``copy.deepcopy`` finds it; nothing if it can't tell."""
+    if isinstance(value, (tuple, list, deque)):
+        return list(value)
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  # a function or an open file say: it is not looked into
+        return []
+    if isinstance(reduced, str):  # the name of something that there is once
+        return [reduced]
+    _, args, state, items, pairs = (*reduced, None, None, None)[:5]
+    return [args, state, list(items or ()), list(pairs or ())]
 
 
 def _is_array(value: Any) -> bool:
@@ -241,30 +240,29 @@ def _is_image(value: Any) -> bool:
     return type(value).__module__.startswith("PIL.") and hasattr(value, "getbands")
 
 
-def _size(value: Any, seen: set[int]) -> int:
-    """Return the bytes that a value takes when it is kept."""
+def _size(value: Any, seen: dict[int, Any]) -> int:
+    """Return the bytes that a value takes when it is kept, or some more.
+
+    Args:
+        value: The value.
+        seen: What was counted, by its id; grows.  They are kept, so that no id comes twice.
+    """
     if isinstance(value, _PLAIN):
         return sys.getsizeof(value)
-    if id(value) in seen:
+    if id(value) in seen or isinstance(value, type):
         return 0
-    seen.add(id(value))
-    parts: list[Any] = [part for pair in attributes(value) for part in pair]
-    if isinstance(value, CONTAINERS):
-        parts += [*value, *value.values()] if isinstance(value, dict) else value
-    elif isinstance(value, np.ndarray) and value.dtype.hasobject:
-        parts += value.ravel().tolist()
-    own = _nbytes(value) or sys.getsizeof(value)
+    seen[id(value)] = value
+    own, parts = sys.getsizeof(value), []
+    if _is_array(value):
+        own = value.nbytes + _ARRAY
+    elif isinstance(value, _torch.Tensor):
+        own = _torch.dense_nbytes(value) + _ARRAY
+    elif _is_image(value):
+        width, height = value.size
+        depth = {"1": 1, "L": 1, "P": 1}.get(value.mode, 2 if "16" in value.mode else 4)
+        own, parts = int(width * height * depth + 8 * height + _IMAGE), [value.info]
+    elif isinstance(value, dict):
+        parts = [*value, *value.values()]
+    else:
+        parts = [*value] if isinstance(value, (set, frozenset)) else _parts_of(value)
     return own + sum(_size(part, seen) for part in parts)
-
-
-def _nbytes(value: Any) -> int:
-    """Return the bytes of an array, a tensor or an image; 0 of another value."""
-    if isinstance(value, np.ndarray):
-        return value.nbytes + _ARRAY
-    if isinstance(value, _torch.Tensor):
-        return _torch.dense_nbytes(value) + _ARRAY
-    if not _is_image(value):
-        return 0
-    width, height = value.size
-    depth = {"1": 1, "L": 1, "P": 1}.get(value.mode, 2 if "16" in value.mode else 4)
-    return int(width * height * depth + 8 * height + _IMAGE)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
+from threadloader._authors import Dataset
 from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode_image, find_decoder
 from threadloader.errors import DataError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
-class ImageFolder(_torch.Dataset[tuple[Any, Any]]):
+class ImageFolder(Dataset[tuple[Any, Any]]):
     """Images below ``root/<class>/``, as ``(array, class number)``.
 
     Class folders are sorted by name and numbered from 0.  All folders below a class folder are

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from threadloader import _torch
+from threadloader._authors import IterableDataset
 from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def is_map_style(name: str, dataset: Any) -> bool:
     Raises:
         TypeError: It is neither.
     """
-    if isinstance(dataset, _torch.IterableDataset):
+    if isinstance(dataset, IterableDataset):
         return False
     if not isinstance(dataset, type):
-        if _torch.has_getitem(dataset):
+        if hasattr(dataset, "__getitem__"):
             return True
         if hasattr(dataset, "__iter__"):
             return False

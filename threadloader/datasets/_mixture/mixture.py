@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
+from threadloader._authors import gives_whole_batches
 from threadloader.datasets._mixture.mixing import (
     ENDLESS,
     Mixing,
@@ -96,7 +96,7 @@ class Mixture:
         self._shared = Shared(plan=Plan(mixing, 0), number=0, asked=-1)
         # One call for all of a source's samples in a batch is worth a batch in one worker only
         # where it is for every source.
-        self._whole_batches = all(map(_torch.gives_whole_batches, self._datasets))
+        self._whole_batches = all(map(gives_whole_batches, self._datasets))
         self._span = _NOTHING  # that was used last; replaced whole
 
     def __getstate__(self) -> dict[str, Any]:

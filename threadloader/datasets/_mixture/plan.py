@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from threadloader._order.permutation import KeyedPermutation, short_permutations
-from threadloader._order.seeds import key_of
+from threadloader._authors import KeyedPermutation
 from threadloader.datasets._mixture.mixing import ENDLESS
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 
 BLOCK = 256  # positions
-SHORT = 256  # samples of a source, up to which its passes are permuted all at once
 _BLOCKS = 32  # that are made at once: most of their time is for calls of NumPy
 
 # Positions, each greater than the one before, and the weights (whole numbers) from there on.
@@ -173,8 +171,7 @@ class Pattern:
         planned: Planned = (),
         length: int | None = None,
     ) -> None:
-        key = key_of(mixing.seed, epoch, b"mixture.pattern")[:8]
-        self._key = int.from_bytes(key, "little") + part
+        self._key = mixing.seed, epoch, part
         self._epoch = length
         weights = whole_weights(mixing.weights)
         self._segments = [_Segment(0, [0] * len(weights), weights, planned=True)]
@@ -200,8 +197,7 @@ class Pattern:
         owners = np.repeat(np.tile(np.arange(counts.shape[1]), blocks), counts.ravel())
         ahead = before - (counts.cumsum(axis=1) - counts)
         numbers = np.tile(np.arange(size), blocks) + np.repeat(ahead.ravel(), counts.ravel())
-        keys = [key_of(self._key, at, b"mixture.block")[:8] for at in firsts]
-        places = short_permutations(size, np.frombuffer(b"".join(keys), "<u8"))
+        places = np.stack([_permutation(size, *self._key, at).span(0, size) for at in firsts])
         sources, turns = np.empty(shape, np.int64), np.empty(shape, np.int64)
         np.put_along_axis(sources, places, owners.reshape(shape), axis=1)
         places = sources.argsort(axis=1, kind="stable")
@@ -257,8 +253,7 @@ class SourceOrder:
         # At least 1, as an empty source has no turn, and an iterable one none here.
         self._lengths = np.array([length or 1 for length in mixing.lengths])
         self._shuffle = mixing.shuffle
-        key = key_of(mixing.seed, epoch, b"mixture.source")
-        self._keys = [_key_of_name(key, name) for name in mixing.names]
+        self._keys = [(mixing.seed, epoch, name) for name in mixing.names]
         # Of each source the pass that was looked at last.
         self._passes: dict[int, tuple[int, KeyedPermutation]] = {}
 
@@ -278,36 +273,25 @@ class SourceOrder:
         indices = np.empty_like(numbers)
         for source in np.unique(sources).tolist():
             places = np.flatnonzero(sources == source)
-            if self._lengths[source] <= SHORT:
-                # One call for all passes: of a source of one sample each turn is a pass.
-                each, which = np.unique(passes[places], return_inverse=True)
-                table = short_permutations(int(self._lengths[source]), self._keys_of(source, each))
-                indices[places] = table[which, numbers[places]]
-                continue
             begins = np.flatnonzero(np.diff(passes[places], prepend=-1))
             for part in np.split(places, begins[1:]):
                 permutation = self._permutation(source, int(passes[part[0]]))
                 indices[part] = permutation.at(numbers[part])
         return indices
 
-    def _keys_of(self, source: int, passes: NDArray[np.int64]) -> NDArray[np.uint64]:
-        key = self._keys[source]
-        keys = [key_of(key, number, b"mixture.pass")[:8] for number in passes.tolist()]
-        return np.frombuffer(b"".join(keys), "<u8").astype(np.uint64)
-
     def _permutation(self, source: int, number: int) -> KeyedPermutation:
         """Return the order of a source's pass."""
         before, permutation = self._passes.get(source, (-1, None))
         if permutation is None or before != number:
-            seed = int.from_bytes(key_of(self._keys[source], number, b"mixture.pass"), "little")
-            permutation = KeyedPermutation(int(self._lengths[source]), seed)
+            permutation = _permutation(int(self._lengths[source]), *self._keys[source], number)
             self._passes[source] = number, permutation
         return permutation
 
 
-def _key_of_name(key: bytes, name: str) -> int:
-    data = name.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little")
+def _permutation(length: int, *key: object) -> KeyedPermutation:
+    """Return the permutation that follows from a key, and has no relation to that of another."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
+    return KeyedPermutation(length, int.from_bytes(digest, "little"))
 
 
 class Plan:

@@ -17,19 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader import _torch
-from threadloader._order.resume import (
-    begin,
-    fresh_state,
-    is_stateful,
-    restore_between,
-    restore_whole,
-    snapshot,
-    states_of,
+from threadloader._authors import (
+    IterableDataset,
+    SourcePass,
+    check_askable,
+    is_askable,
+    part_here,
 )
-from threadloader._order.seeds import epoch_seed
-from threadloader._order.share import PROTOCOL, asked, has_share, is_askable
-from threadloader._worker.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.datasets._mixture.mixing import (
     Mixing,
     checked_weights,
@@ -40,20 +34,20 @@ from threadloader.datasets._mixture.mixing import (
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
 from threadloader.datasets._shards.decoding import called
-from threadloader.datasets._shards.sharding import SharedStream, part_here
+from threadloader.datasets._shards.sharding import SharedStream
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Self
 
-    from threadloader._order.share import Part
+    from threadloader._authors import Part
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
 
 
-# By the names of sources: what has a state, and that state.
-_Fresh = dict[str, tuple[Any, Any]]
+# By their roles: what brings sources back to their beginning; see `SourcePass`.
+_BrokenOff = dict[str, "Callable[[], None]"]
 
 _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
 
@@ -100,7 +94,7 @@ class MixtureStream(SharedStream):
         self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
         super().__init__(changes=())
-        self._fresh: _Fresh = {}
+        self._broken_off: _BrokenOff = {}
 
     def shard(self, rank: int, world_size: int, epoch: int) -> Self | None:
         """Return a part of the mixture: the same mixture of a part of every source.
@@ -122,13 +116,11 @@ class MixtureStream(SharedStream):
                 environment has ranks.
             ValueError: There is no such part.
         """
-        streams = [each for each in self._datasets if isinstance(each, _torch.IterableDataset)]
+        streams = [each for each in self._datasets if isinstance(each, IterableDataset)]
         if not all(map(is_askable, streams)):
             self._check_shares(world_size)
             return None
-        _put_back(self._fresh)
-        # One for both: the sources are, too, and the next part finds what this one leaves.
-        self._fresh = {}
+        self._put_back()
         return super().shard(rank, world_size, epoch)
 
     def _check_shares(self, parts: int) -> None:
@@ -136,30 +128,35 @@ class MixtureStream(SharedStream):
         if parts == part_here().parts:
             return
         for name, dataset in zip(self.names, self._datasets, strict=True):
-            streams = isinstance(dataset, _torch.IterableDataset)
-            if streams and not is_askable(dataset) and not has_share(dataset):
-                msg = (
-                    f"source {name!r} can't be asked for one of {parts} parts: "
-                    f"{type(dataset).__name__} has no method {PROTOCOL}, and would share itself "
-                    "out by the environment's ranks and the workers of this one"
-                )
-                raise TypeError(msg)
+            if isinstance(dataset, IterableDataset):
+                try:
+                    check_askable(dataset)
+                except TypeError as error:
+                    error.add_note(f"source {name!r} can't be asked for one of {parts} parts")
+                    raise
+
+    def _put_back(self) -> None:
+        """Bring back sources of a pass that was restored, and left before its end."""
+        # A new one: the sources' copies share it, and the next part finds what this one leaves.
+        put_back, self._broken_off = self._broken_off, {}
+        for function in put_back.values():
+            function()
 
     def __iter__(self) -> Iterator[Any]:
         if self._part is None:
-            # No reference to the last pass: its files are open as long as it lives.
-            fresh, self._fresh = self._fresh, {}
-            _put_back(fresh)
+            self._put_back()
         part = self._part_here()
         return MixturePass(
             self._mixing,
             self._with_source,
             part,
             self._shared.changes,
-            partial(self._feeds, part, self._fresh),
+            partial(self._feeds, part, self._broken_off),
         )
 
-    def _feeds(self, part: Part, fresh: _Fresh, epoch: int) -> list[_StreamFeed | _SampleFeed]:
+    def _feeds(
+        self, part: Part, broken_off: _BrokenOff, epoch: int
+    ) -> list[_StreamFeed | _SampleFeed]:
         """Return a feed for each source."""
         mixing = self._mixing
         order = SourceOrder(mixing, epoch)
@@ -167,13 +164,13 @@ class MixtureStream(SharedStream):
         for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
             length = mixing.lengths[number]
             if length is None:
-                feeds.append(_StreamFeed(name, dataset, part._replace(epoch=epoch), fresh))
+                feeds.append(_StreamFeed(name, dataset, part._replace(epoch=epoch), broken_off))
             else:
                 feeds.append(_SampleFeed(name, dataset, number, length, part, order))
         return feeds
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_fresh": {}}  # a copy has sources of its own
+        return vars(self) | {"_broken_off": {}}  # a copy has sources of its own
 
     def set_epoch(self, epoch: int) -> None:
         """Set which epoch comes next; it is also set on each source that has a ``set_epoch``."""
@@ -204,7 +201,7 @@ def _length_of(name: str, dataset: Any) -> int | None:
     """Return the length of a map-style source; None for an iterable one."""
     if is_map_style(name, dataset):
         return len(dataset)
-    if hasattr(type(dataset), "__next__") and not isinstance(dataset, _torch.IterableDataset):
+    if hasattr(type(dataset), "__next__") and not isinstance(dataset, IterableDataset):
         msg = (
             f"source {name!r} is an iterator, {type(dataset).__name__}, which can be read only "
             "once: give an object whose __iter__ begins anew"
@@ -331,25 +328,23 @@ class _StreamFeed:
             its part; other iterable datasets of torch's know their worker themselves; of any other
             iterable each part keeps every n-th sample.
         part: Is read, with the epoch of the mixture.
-        fresh: Gets the state of a source from before another one was restored, until the pass that
-            the restored one belongs to has ended.
+        broken_off: See `SourcePass`.
 
     Threads:
         all: one thread, the worker that owns it.
     """
 
-    def __init__(self, name: str, source: Any, part: Part, fresh: _Fresh) -> None:
-        self._name, self._source, self._wanted, self._fresh = name, source, part, fresh
+    def __init__(self, name: str, source: Any, part: Part, broken_off: _BrokenOff) -> None:
+        self._name, self._source, self._part = name, source, part
+        self._broken_off = broken_off
         # Whether the source knows nothing of parts, and there are several.
         self._strided = part.parts > 1 and not (
-            is_askable(source) or isinstance(source, _torch.IterableDataset)
+            is_askable(source) or isinstance(source, IterableDataset)
         )
         self.passes = 0
         self._given = 0  # samples of this pass
-        self._iterator: Iterator[Any] | None = None
-        self._part: Any = None  # what the iterator is of
-        self._within: Any = in_pass  # calls a function of the part
-        self._seed: int | None = None  # what decides the order of streams without a seed
+        self._pass: SourcePass | None = None
+        self._samples: Iterator[Any] = iter(())  # of the pass, those of this part
         self._restored: Mapping[str, Any] | None = None  # to begin from
 
     def next(self) -> Any:
@@ -359,41 +354,33 @@ class _StreamFeed:
             StopIteration: The pass is over.
             Exception: The source's own; the next call goes on after it.
         """
-        if self._iterator is None:
+        if self._pass is None:
             self._begin()
-        sample = self._within(self._seed, next, self._iterator)
+        sample = next(self._samples)
         self._given += 1
         return sample
 
     def _begin(self) -> None:
-        seed = pass_seed_here()
-        if self.passes and seed is not None:
-            seed = epoch_seed(seed, self.passes)
-        self._seed, self._part, self._within = seed, self._source, in_pass
-        if is_askable(self._source):
-            wanted = self._wanted._replace(epoch=self._wanted.epoch + self.passes)
-            part = in_pass(seed, asked, self._source, wanted)
-            if part is not None:
-                self._part, self._within = part, in_part
-        self._iterator = self._within(seed, self._begun)
-
-    def _begun(self) -> Iterator[Any]:
-        """Return an iterator of the part, in the place that was restored."""
-        part, state = self._part, self._restored
-        states: Mapping[str, Any] = {} if state is None else state.get("states", {})
-        if "dataset" in states and is_stateful(part):
-            self._fresh[self._name] = part, fresh_state(part)
-        iterator = begin(_role_of(self._name), part, states)
+        state = self._restored or {"given": 0}
+        states = state.get("states", {})
+        begun = SourcePass(
+            f"mixture's source {self._name!r}",
+            self._source,
+            part=self._part._replace(epoch=self._part.epoch + self.passes),
+            passes=self.passes,
+            states=states,
+            broken_off=self._broken_off,
+        )
+        self._samples = begun
         if self._strided:
-            iterator = islice(iterator, self._wanted.number, None, self._wanted.parts)
-        if state is not None and not states:
-            self._skip(iterator, state["given"])
-        self._restored = None
-        return iterator
+            self._samples = islice(begun, self._part.number, None, self._part.parts)
+        if not states:
+            self._skip(state["given"])
+        self._pass, self._restored = begun, None
 
-    def _skip(self, iterator: Iterator[Any], count: int) -> None:
+    def _skip(self, count: int) -> None:
         for number in range(count):
-            if next(iterator, self) is self:
+            if next(self._samples, self) is self:
                 msg = (
                     f"source {self._name!r} ended after {number} samples, and had given {count} of "
                     "this pass when the state was saved"
@@ -408,16 +395,14 @@ class _StreamFeed:
         """
         if not self._given:
             msg = (
-                f"source {self._name!r} has no sample for part {self._wanted.number} of "
-                f"{self._wanted.parts}, and has a weight: it needs at least as many shards as "
+                f"source {self._name!r} has no sample for part {self._part.number} of "
+                f"{self._part.parts}, and has a weight: it needs at least as many shards as "
                 "there are workers in all ranks"
             )
             raise ValueError(msg)
-        part, fresh = self._fresh.pop(self._name, (None, None))
-        if fresh is not None:
-            # The restored state counts for one pass, and the next one is whole.
-            restore_whole(_role_of(self._name), part, snapshot(part), fresh)
-        self._iterator = self._part = None
+        if self._pass is not None:
+            self._pass.end()
+        self._pass, self._samples = None, iter(())
         self.passes += 1
         self._given = 0
 
@@ -426,8 +411,8 @@ class _StreamFeed:
         if self._restored is not None:
             return dict(self._restored)
         state: dict[str, Any] = {"pass": self.passes, "given": self._given}
-        if self._iterator is not None and not self._strided:
-            states = states_of("dataset", self._part, self._iterator)
+        if self._pass is not None and not self._strided:
+            states = self._pass.states()
             if states:
                 state["states"] = states
         return state
@@ -435,7 +420,7 @@ class _StreamFeed:
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state."""
         self.passes, self._given = int(state["pass"]), int(state["given"])
-        self._iterator = None
+        self._pass = None
         self._restored = state if self._given or "states" in state else None
 
 
@@ -495,14 +480,3 @@ class _SampleFeed:
         """Go to the place of a state."""
         self._turn, self.passes = int(state["turn"]), int(state["pass"])
         self._indices = iter(())
-
-
-def _put_back(fresh: _Fresh) -> None:
-    """Give sources in the middle of a pass the state from before another one was restored."""
-    for name, (part, state) in fresh.items():
-        if state is not None:
-            restore_between(_role_of(name), part, state)
-
-
-def _role_of(name: str) -> str:
-    return f"mixture's source {name!r}"

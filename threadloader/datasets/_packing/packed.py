@@ -14,15 +14,7 @@ from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader import _torch
-from threadloader._order.resume import (
-    begin,
-    is_stateful,
-    restore_after,
-    snapshot_between,
-    states_of,
-)
-from threadloader._order.share import Part, asked
+from threadloader._authors import IterableDataset, Part, SourcePass, asked, states_between
 from threadloader.datasets._packing.rows import Features, OpenRows, TooLong, length_of
 from threadloader.errors import StateError, checked_count
 
@@ -76,7 +68,7 @@ def pack(
         raise TypeError(msg)
     window = checked_count("window", window, at_least=1)
     chosen = Features(length, features, too_long, padding)
-    kind = PackedReplica if isinstance(samples, _torch.IterableDataset) else Packed
+    kind = PackedReplica if isinstance(samples, IterableDataset) else Packed
     return kind(samples, chosen, window)
 
 
@@ -135,8 +127,7 @@ class Packed:
         elif self._pass is not None:
             place = self._pass.state()
         else:
-            state = snapshot_between(self.samples) if is_stateful(self.samples) else None
-            place = {"ended": True, "source": {} if state is None else {"dataset": state}}
+            place = {"ended": True, "source": states_between(self.samples)}
         return {"version": _VERSION, **self._settings(), **copy.deepcopy(place)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -169,7 +160,7 @@ class Packed:
         return {"length": self._features.length, "window": self._window}
 
 
-class PackedReplica(Packed, _torch.IterableDataset[Any]):
+class PackedReplica(Packed, IterableDataset[Any]):
     """The same over an iterable dataset of torch's, which gives each worker its share."""
 
 
@@ -200,7 +191,6 @@ class _Pass:
         window: int,
         loaded: Mapping[str, Any] | None,
     ) -> None:
-        self._samples = samples
         self._features = features
         self._window = window
         self._rows = OpenRows(features.length, window)
@@ -210,12 +200,11 @@ class _Pass:
         self._ended = False  # whether the source has given all
         self._finished = False  # and all rows were delivered
         self._replay: Mapping[str, Any] | None = None  # a state that the first row is found by
-        states: Mapping[str, Any] = {}
-        if loaded is not None and loaded.get("ended"):
-            restore_after(samples, loaded["source"])
-        elif loaded is not None:
-            self._replay, states = loaded, loaded["source"]
-        self._iterator = begin("source", samples, states)
+        place = loaded or {"source": {}}
+        ended = bool(place.get("ended"))
+        if loaded is not None and not ended:
+            self._replay = loaded
+        self._source = SourcePass("source", samples, states=place["source"], ended=ended)
         self._checkpoints: deque[_Checkpoint] = deque()
 
     def __iter__(self) -> _Pass:
@@ -245,7 +234,7 @@ class _Pass:
         if self._replay is not None:
             return dict(self._replay)
         if self._finished:
-            return {"ended": True, "source": self._states()}
+            return {"ended": True, "source": self._source.states()}
         self._forget()
         start = self._checkpoints[0] if self._checkpoints else self._checkpoint()
         return {
@@ -267,7 +256,7 @@ class _Pass:
             if checkpoint.states or not self._checkpoints:  # without, all is read again
                 self._checkpoints.append(checkpoint)
         try:
-            sample = next(self._iterator)
+            sample = next(self._source)
         except StopIteration:
             self._ended = True
             return False
@@ -283,10 +272,7 @@ class _Pass:
 
     def _checkpoint(self) -> _Checkpoint:
         closed = self._delivered + len(self._rows.closed)
-        return _Checkpoint(self._drawn, closed, self._items, self._rows.free, self._states())
-
-    def _states(self) -> dict[str, Any]:
-        return states_of("dataset", self._samples, self._iterator)
+        return _Checkpoint(self._drawn, closed, self._items, self._rows.free, self._source.states())
 
     def _forget(self) -> None:
         """Forget all checkpoints that another one makes needless."""
@@ -305,7 +291,7 @@ class _Pass:
         errors, stop = 0, self._drawn + state["drawn"]
         while self._drawn < stop:
             try:
-                self._add(next(self._iterator))
+                self._add(next(self._source))
             except StopIteration:
                 break  # what is missing is found out below
             except Exception:

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from threadloader import _torch
-from threadloader._order.share import rank_and_world
+from threadloader._authors import Dataset, rank_and_world
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.names import find_shards, told_shards
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _AHEAD = 32
 
 
-class ParquetRows(_torch.Dataset[Any]):
+class ParquetRows(Dataset[Any]):
     """Rows of Parquet files, by their number: ``rows[7]`` is a dict, and so is ``rows[[7, 3]]``.
 
     Of several rows each value of the dict is a column: an array, ``(rows, ...)``, or a list.

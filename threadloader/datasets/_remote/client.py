@@ -1,7 +1,7 @@
 """What clients of remote stores return: a range of bytes, and the version of its file.
 
-A client has ``read(url, offset, nbytes)``, which makes one or two requests and never tries again,
-and ``forget(url)``, which forgets what is known of a file; all threads share it.
+A client has ``read(url, offset, nbytes)``, which makes one or two requests and never tries again;
+all threads share it.
 """
 
 from __future__ import annotations

@@ -47,16 +47,18 @@ class FsspecClient:
         # pop and append are atomic on both builds.  `forget` drops the list, so that an answer
         # which comes later is not kept.
         self._versions: dict[str, list[Version]] = {}
-        self.note = ""  # for errors: why it is fsspec that reads, if an option is the reason
 
     def check(self, url: str, note: str) -> None:
-        """Make sure that there is a file system for a URL, and keep a note for errors.
+        """Make sure that there is a file system for a URL.
+
+        Args:
+            url: The URL.
+            note: The end of the error's message; may be empty.
 
         Raises:
             ModuleNotFoundError: fsspec, or its client for that store, is not installed.
             ValueError: fsspec knows no such store.
         """
-        self.note = note
         try:
             from fsspec import get_filesystem_class  # noqa: PLC0415  # optional
 

@@ -51,8 +51,6 @@ class HttpClient:
         all: shared.
     """
 
-    note = ""  # for errors, see `FsspecClient`
-
     def __init__(
         self, headers: Mapping[str, str], connect_timeout: float, read_timeout: float
     ) -> None:
@@ -86,12 +84,8 @@ class HttpClient:
             # The target of a redirect is often signed for minutes only: ask anew.
             with suppress(OSError, self._urllib3.exceptions.HTTPError):
                 return self._follow(url, moved, offset, nbytes)
-            self.forget(url)
+            self._moved.pop(url, None)
         return self._follow(url, url, offset, nbytes)
-
-    def forget(self, url: str) -> None:
-        """Forget the target of a URL's redirects."""
-        self._moved.pop(url, None)
 
     def close(self) -> None:
         """Close idle connections."""

@@ -18,8 +18,6 @@ from threadloader.datasets._urls import is_web, shown_url
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from obstore import GetOptions
-
 
 SCHEMES = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 # Options of s3fs that obstore calls otherwise.
@@ -49,8 +47,6 @@ class ObstoreClient:
         all: shared.
     """
 
-    note = ""  # for errors, see `FsspecClient`
-
     def __init__(self, options: Mapping[str, Any], connect_timeout: float, timeout: float) -> None:
         self._options = dict(options)
         self._client_options: dict[str, Any] = {
@@ -59,9 +55,7 @@ class ObstoreClient:
             **self._options.pop("client_options", {}),
         }
         self._credentials = self._options.pop("credential_provider", None)
-        # By bucket, and by URL.  No lock: get, setdefault and pop are atomic on both builds.
-        self._stores: dict[str, Any] = {}
-        self._versions: dict[str, Version] = {}
+        self._stores: dict[str, Any] = {}  # by bucket; setdefault is atomic on both builds
         self.unknown = ""  # what is said of an option that obstore does not know
 
     def opens(self, url: str) -> bool:
@@ -101,29 +95,19 @@ class ObstoreClient:
             Exception: As `_asking`.
         """
         import obstore  # noqa: PLC0415  # optional
-        from obstore.exceptions import BaseError, PreconditionError  # noqa: PLC0415  # the same
+        from obstore.exceptions import BaseError  # noqa: PLC0415  # the same
 
         store, name = self._place(url)
-        options: GetOptions = {"range": (offset, offset + nbytes)}
-        known = self._versions.get(url)
-        if known is not None and known.tag.startswith('"'):
-            options["if_match"] = known.tag
         with _asking():
             try:
-                found = obstore.get(store, name, options=options)
+                found = obstore.get(store, name, options={"range": (offset, offset + nbytes)})
             except BaseError as error:
-                if _status(error) == 416:  # the object ends before
-                    return FetchedRange(b"", _version(obstore.head(store, name)))
-                if known is None or not isinstance(error, PreconditionError):
+                if _status(error) != 416:  # the object ends before
                     raise
-                # Another version, which the caller compares with its own: this one may be that of
-                # a read which ended after `forget`.
-                self.forget(url)
-                return self.read(url, offset, nbytes)
+                return FetchedRange(b"", _version(obstore.head(store, name)))
             version, data = _version(found.meta), bytes(found.bytes())
         if len(data) != min(nbytes, version.size - offset):
             raise TransferError(f"{len(data):,} bytes came where {nbytes:,} were to be read")
-        self._versions[url] = version
         return FetchedRange(data, version)
 
     def find(self, pattern: str) -> list[str]:
@@ -139,10 +123,6 @@ class ObstoreClient:
             lists = list(obstore.list(store, prefix))
         paths = (each["path"] for found in lists for each in found)
         return [root + path for path in paths if matches(path)]
-
-    def forget(self, url: str) -> None:
-        """Ask again for a file's version when it is next read."""
-        self._versions.pop(url, None)
 
     def _place(self, url: str) -> tuple[Any, str]:
         """Return the store, and the name in it."""

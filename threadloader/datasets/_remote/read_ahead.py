@@ -13,9 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadloader._lifetime import DROPPED
-from threadloader._threads.starting import start_all
-from threadloader._threads.waiting import Stop, stopped_by, stops_here
+from threadloader._authors import DROPPED, Stop, stops_here
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -37,9 +35,11 @@ class ReadAhead(io.RawIOBase):
     """Bytes of a file from its beginning, for `io.BufferedReader`.
 
     Args:
-        read: Takes an offset and a number of bytes, returns these bytes; called in the thread.
+        read: Takes an offset, a number of bytes and flags that end it, returns these bytes; called
+            in the thread.
         size: Of the file, in bytes.
         path: Of the file, for errors.
+        stop: Set when the file is closed.
 
     Threads:
         readinto: compatible; one thread reads.
@@ -47,7 +47,7 @@ class ReadAhead(io.RawIOBase):
             request.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int, path: str) -> None:
+    def __init__(self, read: Callable[..., bytes], size: int, path: str, stop: Stop) -> None:
         super().__init__()
         self._pid = os.getpid()
         self._path, self._closed = path, f"{path}: the stream was closed"
@@ -59,13 +59,13 @@ class ReadAhead(io.RawIOBase):
         self._failed: BaseException | None = None
         for _ in range(AHEAD):
             self._tokens.put(True)
-        thread = Thread(
+        stops = self._stop, stop, *stops_here()
+        Thread(
             target=_read_on,
-            args=(read, size, self._closed, self._tokens, self._ready, (self._stop, *stops_here())),
+            args=(read, size, self._closed, self._tokens, self._ready, stops),
             name="tl-ahead",
             daemon=True,  # a server that stalls does not delay the interpreter's exit
-        )
-        start_all([thread])
+        ).start()
 
     def readable(self) -> bool:
         """Return True."""
@@ -116,7 +116,7 @@ class ReadAhead(io.RawIOBase):
 
 
 def _read_on(
-    read: Callable[[int, int], bytes],
+    read: Callable[..., bytes],
     size: int,
     closed: str,
     tokens: SimpleQueue[bool],
@@ -126,14 +126,13 @@ def _read_on(
     """Read one range for each token: the body of the thread, without a reference to the stream."""
     offset = 0
     try:
-        with stopped_by(*stops):
-            while offset < size:
-                if not tokens.get():
-                    raise ClosedError(closed)
-                data = read(offset, min(RANGE_BYTES, size - offset))
-                offset += len(data)
-                ready.put(data)
-                del data
+        while offset < size:
+            if not tokens.get():
+                raise ClosedError(closed)
+            data = read(offset, min(RANGE_BYTES, size - offset), *stops)
+            offset += len(data)
+            ready.put(data)
+            del data
     except BaseException as error:  # noqa: BLE001  # handed to the reader of the stream
         ready.put(error)
     finally:

@@ -1,21 +1,19 @@
 """Files behind URLs: all threads read any range at once, and get these bytes or a clear error.
 
 The first read notes the version that the store tells (size and ETag).  Every later answer is
-compared with it until the file is closed, so bytes of two versions are never mixed.  A store of
-fsspec's is asked for the version only once, and for each block that a cache keeps: there they can
-be mixed.  Closing the file ends streams and reads of several ranges: see `_Use`.
+compared with it, so bytes of two versions are never mixed.  A store of fsspec's is asked for the
+version only once, and for each block that a cache keeps: there they can be mixed.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from threadloader._threads.waiting import Stop
+from threadloader._authors import Stop
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote.client import MIB, Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
@@ -139,18 +137,6 @@ class RemoteStore:
                 client.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """The use of a file, from its first read until it is closed.
-
-    A read takes this once and keeps it, since another thread may close the file meanwhile.
-    """
-
-    stop: Stop = field(default_factory=Stop)  # set when the file is closed
-    # The version, by URL, once it is known: one entry.  No lock: setdefault is atomic.
-    known: dict[str, Version] = field(default_factory=dict)
-
-
 class RemoteFile:
     """A file behind a URL; a `threadloader.datasets._files.File`.
 
@@ -178,15 +164,16 @@ class RemoteFile:
         self._url = path
         self._store = store or RemoteStore(**options)
         self._client, self._address = self._store.client(path)
-        self._expected: str | None = None  # its stamp
-        self._use = _Use()
+        # The version, by URL, once it is known: one entry.  No lock: setdefault is atomic.
+        self._known: dict[str, Version] = {}
+        self._stop = Stop()  # set when the file is closed, and then replaced
         self.path = shown_url(path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteFile, (self._url, self._store), self._expected
+        return RemoteFile, (self._url, self._store), self._known
 
-    def __setstate__(self, stamp: str) -> None:
-        self.expect(stamp)
+    def __setstate__(self, known: dict[str, Version]) -> None:
+        self._known = known
 
     def size(self) -> int:
         """Return its size in bytes.
@@ -194,17 +181,17 @@ class RemoteFile:
         Raises:
             RemoteError: The store does not tell the size, after all retries.
         """
-        return self._version(self._use).size
+        return self._version().size
 
     def stamp(self) -> str:
         """Return its size and its tag: an ETag, or the time of the last change."""
-        version = self._version(self._use)
+        version = self._version()
         return f"{version.size}-{version.tag}"
 
     def expect(self, stamp: str) -> None:
-        """Read only the version that has this stamp, also after `close` and in copies."""
-        self._expected = stamp
-        self._use = self._begun(self._use.stop)
+        """Read only the version that has this stamp, also in copies."""
+        size, _, tag = stamp.partition("-")
+        self._known = {self._url: Version(int(size), tag)}
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return exactly ``nbytes`` bytes from ``offset`` on.
@@ -219,20 +206,21 @@ class RemoteFile:
         if offset < 0 or nbytes < 0:
             msg = f"{nbytes:,} bytes from offset {offset:,} can't be read: both must be at least 0"
             raise ValueError(msg)
-        return self._ranges(self._use, offset, nbytes) if nbytes else b""
+        return self._ranges(offset, nbytes, self._stop) if nbytes else b""
 
-    def _ranges(self, use: _Use, offset: int, nbytes: int) -> bytes:
+    def _ranges(self, offset: int, nbytes: int, *stops: Stop) -> bytes:
         """Return exactly ``nbytes`` bytes, at least 1, by requests of at most `RANGE_BYTES`."""
         stop = offset + nbytes
-        kept = self._is_kept(use, stop)
+        kept = self._is_kept(stop, *stops)
         first = offset // RANGE_BYTES * RANGE_BYTES if kept else offset
         parts = []
         for block in range(first, stop, RANGE_BYTES):
             begin, end = max(offset, block), min(stop, block + RANGE_BYTES)
             if kept:
-                parts.append(self._of_block(use, block, begin, end))
+                parts.append(self._of_block(block, begin, end, *stops))
             else:
-                parts.append(self._whole(self._fetch(use, begin, end - begin), begin, end - begin))
+                found = self._fetch(begin, end - begin, *stops)
+                parts.append(self._whole(found, begin, end - begin))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open(self) -> BinaryIO:
@@ -243,31 +231,19 @@ class RemoteFile:
         Raises:
             RemoteError: The store does not tell the file's size, after all retries.
         """
-        use = self._use
-        stream = ReadAhead(partial(self._ranges, use), self._version(use).size, self.path)
+        stream = ReadAhead(self._ranges, self.size(), self.path, self._stop)
         return cast("BinaryIO", io.BufferedReader(stream))
 
     def close(self) -> None:
-        """End streams, and reads that wait for their next try, and forget the file's version.
-
-        The next read begins anew: it may find another version, unless one is expected.
-        """
-        use, self._use = self._use, self._begun(Stop())
-        use.stop.set()
-        self._client.forget(self._address)
+        """End streams, and reads that wait for their next try; the next read connects anew."""
+        stop, self._stop = self._stop, Stop()
+        stop.set()
         self._store.close()
 
-    def _begun(self, stop: Stop) -> _Use:
-        """Return a new use of the file, which knows the expected version only."""
-        if self._expected is None:
-            return _Use(stop)
-        size, _, tag = self._expected.partition("-")
-        return _Use(stop, {self._url: Version(int(size), tag)})
-
-    def _version(self, use: _Use) -> Version:
+    def _version(self, *stops: Stop) -> Version:
         """Return the version; if it is not known, read one byte to find out."""
-        known = use.known.get(self._url)
-        return self._fetch(use, 0, 1).version if known is None else known
+        known = self._known.get(self._url)
+        return self._fetch(0, 1, *stops or (self._stop,)).version if known is None else known
 
     def _whole(self, found: FetchedRange, offset: int, nbytes: int) -> bytes:
         """Return the data of a range, if it has the length that was asked for."""
@@ -277,11 +253,11 @@ class RemoteFile:
             raise DataError(msg, self.path, offset=offset)
         return found.data
 
-    def _is_kept(self, use: _Use, stop: int) -> bool:
+    def _is_kept(self, stop: int, *stops: Stop) -> bool:
         """Whether blocks are kept in a cache; what is beyond the file's end is not looked for."""
         if self._store.cache is None:
             return False
-        version = self._version(use)
+        version = self._version(*stops)
         if not version.tag:
             msg = (
                 f"{self.path}: the server tells neither ETag nor date, by which blocks in the "
@@ -290,9 +266,9 @@ class RemoteFile:
             warnings.warn(msg, RuntimeWarning, stacklevel=2)
         return bool(version.tag) and stop <= version.size
 
-    def _of_block(self, use: _Use, block: int, begin: int, end: int) -> bytes:
+    def _of_block(self, block: int, begin: int, end: int, *stops: Stop) -> bytes:
         """Return a part of a block that is kept; fetch the block if nobody has."""
-        version, cache = self._version(use), cast("FolderCache", self._store.cache)
+        version, cache = self._version(*stops), cast("FolderCache", self._store.cache)
         size = min(RANGE_BYTES, version.size - block)
         name = f"{unsigned(self._url)}\n{version.size}\n{version.tag}\n{block}\n{size}"
 
@@ -303,35 +279,34 @@ class RemoteFile:
         data = kept()
         if data is not None:
             return data
-        with cache.making(name, use.stop):
+        with cache.making(name, *stops):
             data = kept()
             if data is None:
-                found = self._fetch(use, block, size)
+                found = self._fetch(block, size, *stops)
                 whole = self._whole(found, block, size)
                 if isinstance(self._client, FsspecClient):
                     self._client.forget(self._address)
-                    self._fetch(use, version.size, 1)  # of no byte: asks whether it has changed
+                    self._fetch(version.size, 1, *stops)  # of no byte: asks whether it has changed
                 if found.version.tag == version.tag:  # or it was not told, and may be another
                     cache.write(name, whole)
                 data = whole[begin - block : end - block]
         return data
 
-    def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:
+    def _fetch(self, offset: int, nbytes: int, *stops: Stop) -> FetchedRange:
         """Return a range of the file, shorter where the file ends; retry errors that may pass."""
-        client, retries = self._client, self._store.retries
-        read = partial(client.read, self._address, offset, nbytes)
-        found = with_retries(read, retries, self._url, offset, client.note, use.stop)
+        read = partial(self._client.read, self._address, offset, nbytes)
+        found = with_retries(read, self._store.retries, self._url, offset, *stops)
         version = found.version
-        first = use.known.setdefault(self._url, version)
+        first = self._known.setdefault(self._url, version)
         if first.size != version.size or (first.tag and version.tag and first.tag != version.tag):
-            remedy = "close() it" if self._expected is None else "make its dataset anew"
             msg = (
                 f"the file changed while it was in use: {first.size:,} bytes, {first.tag!r} before "
-                f"and {version.size:,} bytes, {version.tag!r} now; {remedy} to read the new one"
+                f"and {version.size:,} bytes, {version.tag!r} now; make its dataset anew, or "
+                "the file itself, to read the new one"
             )
             raise DataError(msg, self.path, offset=offset)
         if version.tag and not first.tag:
-            use.known[self._url] = version
+            self._known[self._url] = version
         return found
 
 
@@ -349,7 +324,7 @@ def list_remote(pattern: str, **options: Any) -> list[str]:
     """
     store = RemoteStore(**options)
     client = store.lister(pattern)
-    found = with_retries(partial(client.find, pattern), store.retries, pattern, None, client.note)
+    found = with_retries(partial(client.find, pattern), store.retries, pattern, None)
     if not found:
         msg = f"nothing matches {shown_url(pattern)}"
         raise FileNotFoundError(msg)

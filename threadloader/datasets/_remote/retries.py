@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._threads.waiting import is_set, stops_here, wait
+from threadloader._authors import stops_here, wait
 from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._urls import shown_url, without_secrets
 from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError, checked_count
@@ -22,7 +22,7 @@ from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError, che
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._threads.waiting import Stop
+    from threadloader._authors import Stop
 
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Retries:
 
 
 def with_retries(
-    read: Callable[[], T], retries: Retries, url: str, offset: int | None, note: str, *stops: Stop
+    read: Callable[[], T], retries: Retries, url: str, offset: int | None, *stops: Stop
 ) -> T:
     """Return the result of ``read()``; try again while it fails in a way that may pass.
 
@@ -90,7 +90,6 @@ def with_retries(
         retries: How often and when.
         url: Of the file, for errors.
         offset: Where in the file, in bytes, for errors; None if that is nowhere.
-        note: The end of the error's message; may be empty.
         stops: End a wait; so does the end of the calling worker.
 
     Raises:
@@ -102,7 +101,7 @@ def with_retries(
     begun, failed = monotonic(), 0
     last: Exception | None = None
     while last is None:
-        if is_set(stops):
+        if any(stop.is_set for stop in stops):
             msg = f"{shown_url(url)}: the file or its loader was closed while it was read"
             raise ClosedError(msg)
         try:
@@ -123,7 +122,7 @@ def with_retries(
     name = "" if isinstance(cause, TransferError) else f"{type(cause).__name__}: "
     tries = f"after {failed} tries in {monotonic() - begun:.1f} s: " if failed > 1 else ""
     try:
-        raise RemoteError(f"{tries}{name}{cause}{note}", shown_url(url), offset=offset) from cause
+        raise RemoteError(f"{tries}{name}{cause}", shown_url(url), offset=offset) from cause
     finally:
         del last, cause  # the error keeps this frame, and the frame would keep them
 

@@ -6,9 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import Any, Self
 
-from threadloader import _torch
-from threadloader._order.share import Part, rank_and_world
-from threadloader._worker.worker_info import get_worker_info
+from threadloader._authors import IterableDataset, Part, check_rank, part_here
 
 
 class Shared(SimpleNamespace):
@@ -18,25 +16,7 @@ class Shared(SimpleNamespace):
         return self
 
 
-def ranks_here() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks.
-
-    Raises:
-        ValueError: The environment tells one of them only, or a rank that is not below the number.
-    """
-    rank, world = rank_and_world()
-    _check_rank(rank, world)
-    return rank, world
-
-
-def part_here() -> Part:
-    """Return the part that the calling thread reads: that of a worker of a rank."""
-    info: Any = get_worker_info()
-    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return Part.of(*ranks_here(), worker, workers, 0)
-
-
-class SharedStream(_torch.IterableDataset[Any]):
+class SharedStream(IterableDataset[Any]):
     """A stream of which each replica reads a part, in an order that depends on the epoch.
 
     Args:
@@ -47,7 +27,7 @@ class SharedStream(_torch.IterableDataset[Any]):
     """
 
     def __init__(self, **shared: Any) -> None:
-        ranks_here()  # raises at once what the first epoch would
+        part_here()  # raises at once what the first epoch would
         # No epoch until `set_epoch` is called.
         self._shared = Shared(epoch=None, **shared)
         self._part: Part | None = None  # that was asked for, see `shard`
@@ -70,7 +50,7 @@ class SharedStream(_torch.IterableDataset[Any]):
         Raises:
             ValueError: There is no such part.
         """
-        _check_rank(rank, world_size)
+        check_rank(rank, world_size)
         twin = copy.copy(self)
         twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
         return twin
@@ -79,9 +59,3 @@ class SharedStream(_torch.IterableDataset[Any]):
         """Return the part that is read next, with the epoch that decides its order."""
         part, told = self._part or part_here(), self._shared.epoch
         return part if told is None else part._replace(epoch=told)
-
-
-def _check_rank(rank: int, world: int) -> None:
-    if not 0 <= rank < world:
-        msg = f"rank={rank} is none of world_size={world}"
-        raise ValueError(msg)

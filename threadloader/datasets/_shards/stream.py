@@ -16,17 +16,17 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from threadloader._worker.worker_info import get_worker_info, pass_seed_here
+from threadloader._authors import get_worker_info, pass_seed, rank_and_world
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import SharedStream, ranks_here
+from threadloader.datasets._shards.sharding import SharedStream
 from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
 
-    from threadloader._order.share import Part
+    from threadloader._authors import Part
 
 
 T = TypeVar("T")
@@ -91,14 +91,14 @@ class ShardStream(SharedStream, Generic[T]):
         Raises:
             ValueError: There are fewer shards than ranks.
         """
-        world = ranks_here()[1]
+        world = rank_and_world()[1]
         if self._part is None and len(self.shards) < world:
             msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
             raise ValueError(msg)
         part = self._part_here()
         if self.seed is not None:
             return StreamPass(self, part, self.seed, part.epoch)
-        seed = pass_seed_here()
+        seed = pass_seed()
         if seed is None:
             self._passes += 1  # torch's persistent workers have one seed for all epochs
             info: Any = get_worker_info()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader import _torch
-from threadloader._threads.machine import usable_cores
+from threadloader._authors import Dataset
 from threadloader.datasets._files import open_files, read_spans
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 _GAP = 64 << 10  # bytes between two members that are read, too, to save a second read
 
 
-class TarShards(_torch.Dataset[Any]):
+class TarShards(Dataset[Any]):
     """Samples of tar archives, by their number.
 
     Files of one name up to the first dot, one after the other in an archive, are a sample:
@@ -83,7 +82,7 @@ class TarShards(_torch.Dataset[Any]):
         self._fields = Fields.of(fields)
         self._files: tuple[File, ...] = tuple(open_files(self.shards, **options))
         opens = partial(open_index, folder=index_folder)
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="tl-index") as pool:
+        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
             self._indexes = tuple(pool.map(opens, self._files, self.shards))
         for file, index in zip(self._files, self._indexes, strict=True):
             file.expect(index.stamp)  # another version of the file has other offsets
