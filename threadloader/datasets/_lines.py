@@ -7,18 +7,12 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import accumulate
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._authors import Dataset
-from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
-from threadloader.datasets._shards.kept import kept_index
-from threadloader.datasets._shards.names import find_shards, place_of, told_shards
+from threadloader.datasets._shards.kept import IndexedFiles
 from threadloader.datasets._shards.stream import ShardStream
 from threadloader.datasets._tar import compression_of, name_of, open_unpacked
 from threadloader.datasets._urls import shown_url
@@ -26,21 +20,21 @@ from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from threadloader.datasets._files import File
+    from threadloader.datasets._shards.names import Patterns
 
 
 LIMIT = 16 << 20  # bytes of a line
 _BLOCK = 4 << 20  # bytes that are searched at a time, by each thread
-_VERSION = 2  # of the index
 _NEWLINE = 10
 _NOT_READ = (".bz2", ".lz4", ".xz", ".zip")  # which would be lines of nonsense
 
 
-class Lines(Dataset[Any]):
+class Lines(IndexedFiles):
     r"""Lines of text files, by their number, parsed.
 
     A line ends with ``\n`` or ``\r\n``, the last one of a file also without.  Empty lines count.
@@ -63,10 +57,11 @@ class Lines(Dataset[Any]):
     """
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
+    index_version, index_names = 3, ("starts",)
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         *,
         parse: Callable[[bytes], Any] = json.loads,
         limit: int = LIMIT,
@@ -74,33 +69,40 @@ class Lines(Dataset[Any]):
         **options: Any,
     ) -> None:
         checked_count("limit", limit, at_least=1)
-        self.files = find_shards(pattern, **options)
         self.parse = parse
-        self._files: tuple[File, ...] = tuple(open_files(self.files, **options))
-        # (lines + 1,) of each file: where its lines begin, and its end.
-        self._starts: list[NDArray[np.int64]] = []
-        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
-            for file, path in zip(self._files, self.files, strict=True):
-                _check_ending(path)
-                if compression_of(path):
-                    told = "unpack it for random access, or read it by LineStream"
-                    raise ValueError(f"{file.path} is compressed: {told}")
-                file.expect(file.stamp())  # another version of the file has other offsets
-                build = partial(_built, file, pool)
-                kept = (file, path, index_folder, _VERSION, build)
-                starts = kept_index(*kept, itemgetter("starts"))
-                over = np.flatnonzero(np.diff(starts) > limit)
-                if len(over):
-                    raise _too_long(file.path, int(starts[over[0]]), limit)
-                self._starts.append(starts)
-        self._ends = np.array(list(accumulate(len(each) - 1 for each in self._starts)), np.int64)
+        super().__init__(pattern, index_folder, options)
+        self.files = self._files.paths
+        for file, index in zip(self._files, self._indexes, strict=True):
+            over = np.flatnonzero(np.diff(index["starts"]) > limit)
+            if len(over):
+                raise _too_long(file.path, int(index["starts"][over[0]]), limit)
 
-    def __len__(self) -> int:
-        """Return the number of lines."""
-        return int(self._ends[-1])
+    @classmethod
+    def samples_of(cls, index: Mapping[str, Any]) -> int:
+        """Return the number of lines in a file."""
+        return len(index["starts"]) - 1
+
+    def check(self, path: str) -> None:
+        """Refuse a file that is compressed."""
+        _check_ending(path)
+        if compression_of(path):
+            told = "unpack it for random access, or read it by LineStream"
+            raise ValueError(f"{shown_url(path)} is compressed: {told}")
+
+    def build_index(self, file: File) -> dict[str, Any]:
+        """Return where the lines of a file begin, and its end: (lines + 1,)."""
+        size = file.size()
+
+        def ends(start: int) -> NDArray[np.int64]:
+            data = np.frombuffer(file.read_at(start, min(_BLOCK, size - start)), np.uint8)
+            return np.flatnonzero(data == _NEWLINE) + (start + 1)
+
+        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
+            starts = np.concatenate([[0], *pool.map(ends, range(0, size, _BLOCK))])
+        return {"starts": starts if starts[-1] == size else np.append(starts, size)}
 
     def __repr__(self) -> str:
-        return f"Lines: {len(self):,} in {told_shards(self.files)}"
+        return f"Lines: {len(self):,} in {self._files}"
 
     def __getitem__(self, index: int) -> Any:
         """Return a line.
@@ -109,15 +111,9 @@ class Lines(Dataset[Any]):
             DataError: It is no JSON; or its file changed after the index was made.
             IndexError: There is no such line.
         """
-        which, row = place_of(index, self._ends, "lines")
-        file, starts = self._files[which], self._starts[which]
-        start, end = starts[row : row + 2].tolist()
+        file, found, row = self._find(index, "lines")
+        start, end = found["starts"][row : row + 2].tolist()
         return _parsed(self.parse, file.read_at(start, end - start), file.path, start)
-
-    def close(self) -> None:
-        """Close files and connections; the next read opens them again."""
-        for file in self._files:
-            file.close()
 
 
 class LineStream(ShardStream[tuple[int, bytes]]):
@@ -147,7 +143,7 @@ class LineStream(ShardStream[tuple[int, bytes]]):
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         *,
         parse: Callable[[bytes], Any] = json.loads,
         shuffle: int = 0,
@@ -206,15 +202,3 @@ def _check_ending(path: str) -> None:
 def _too_long(path: str, offset: int, limit: int) -> DataError:
     """Return the error for a line beyond the limit."""
     return DataError(f"the line has more than {limit:,} bytes", path, offset=offset)
-
-
-def _built(file: File, pool: ThreadPoolExecutor) -> dict[str, NDArray[np.int64]]:
-    """Return where the lines of a file begin, and its end."""
-    size = file.size()
-
-    def ends(start: int) -> NDArray[np.int64]:
-        data = np.frombuffer(file.read_at(start, min(_BLOCK, size - start)), np.uint8)
-        return np.flatnonzero(data == _NEWLINE) + (start + 1)
-
-    starts = np.concatenate([[0], *pool.map(ends, range(0, size, _BLOCK))])
-    return {"starts": starts if starts[-1] == size else np.append(starts, size)}

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from support.made_shards import numbered, tar_bytes, write_numbered, write_shard
+from support.made_shards import numbered, write_numbered, write_shard
 
 from threadloader.datasets import TarShards
-from threadloader.datasets._shards import index
+from threadloader.datasets._record import packed, unpacked
 
 
 def without_sizes(data: bytes) -> bytes:
-    arrays = dict(np.load(io.BytesIO(data)))
-    del arrays["sizes"]
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+    index = unpacked(0, data)
+    del index["sizes"]
+    return packed(0, index)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "half": lambda data: data[: len(data) // 2],
     "another file": lambda _: b"no index at all",
-    "another version": lambda _: tar_bytes([("told.npy", b"")]),
+    "another version": lambda data: packed(0, unpacked(0, data) | {"version": 1}),
     "an array is missing": without_sizes,
     "flipped bit": lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:],
 }
@@ -42,13 +38,13 @@ def shard(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Get the paths of the shards whose index is built, one after the other."""
     built: list[str] = []
-    build = index.build_index
+    build = TarShards.build_index
 
-    def counting(file: Any, *args: Any) -> Any:
+    def counting(dataset: TarShards, file: Any) -> Any:
         built.append(file.path)
-        return build(file, *args)
+        return build(dataset, file)
 
-    monkeypatch.setattr(index, "build_index", counting)
+    monkeypatch.setattr(TarShards, "build_index", counting)
     return built
 
 

@@ -21,18 +21,17 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from threadloader._authors import Dataset, rank_and_world
-from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import called
-from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._shards.names import Files
 from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from threadloader.datasets._parquet.groups import RowGroups
+    from threadloader.datasets._shards.names import Patterns
 
 
 # Batches that threads may be making at once, so that none decodes a group which another has done
@@ -72,7 +71,7 @@ class ParquetRows(Dataset[Any]):
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         *,
         columns: Sequence[str] | None = None,
         group_filter: Any = None,
@@ -87,10 +86,9 @@ class ParquetRows(Dataset[Any]):
             raise ModuleNotFoundError(msg, name="pyarrow") from error
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, but got {columns!r}")
-        self.files = find_shards(pattern, **options)
-        self._groups: RowGroups = RowGroups(
-            open_files(self.files, **options), columns, group_filter
-        )
+        files = Files(pattern, options)
+        self.files = files.paths
+        self._groups: RowGroups = RowGroups(files, columns, group_filter)
         self.columns: Sequence[str] = tuple(self._groups.columns)
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
@@ -112,7 +110,7 @@ class ParquetRows(Dataset[Any]):
 
     def __repr__(self) -> str:
         groups = len(self._groups.starts) - 1
-        return f"ParquetRows: {len(self):,} rows in {groups:,} groups, {told_shards(self.files)}"
+        return f"ParquetRows: {len(self):,} rows in {groups:,} groups, {self._groups.files}"
 
     def __getitem__(self, index: int | Sequence[int] | NDArray[np.integer[Any]]) -> Any:
         """Return a row, or some: a dict by column.
@@ -188,8 +186,7 @@ class ParquetRows(Dataset[Any]):
 
     def close(self) -> None:
         """Close files and connections; the next read opens them again."""
-        for file in self._groups.files:
-            file.close()
+        self._groups.files.close()
 
     def _taken(self, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Return the values of rows, by column, in their order."""

@@ -236,7 +236,7 @@ def _array(data: bytes) -> NDArray[Any]:
     return array
 
 
-def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
+def _npz(data: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays of a ``.npz`` file by name."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if not _UNPACKED_IN_PIECES.issuperset(entry.compress_type for entry in archive.infolist()):
@@ -260,5 +260,5 @@ DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("json", "jsn"), json.loads),
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     "npy": _array,
-    "npz": read_npz,
+    "npz": _npz,
 }

@@ -1,85 +1,132 @@
-"""Indexes of files: built once, then kept in a file beside each, or in the user's cache folder.
+"""Files with an index each, built once, then kept beside the file or in the user's cache folder.
 
     shard-000.tar ── one pass over it ──▶ arrays ──▶ shard-000.tar.tlindex
 
-The file is an npz, whose checksums find damage.  Processes may build it at the same time: it is
-only replaced as a whole.  An index is built anew if it has another format, is damaged, or is of
-another version of the file.
+The file of an index is a record, whose checksum finds damage.  Processes may build it at the same
+time: it is only replaced as a whole.  An index is built anew if it has another format, is damaged,
+or is of another version of the file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from threadloader._authors import Dataset
 from threadloader.datasets._local_file import write_whole
-from threadloader.datasets._shards.decoding import read_npz
+from threadloader.datasets._record import packed, unpacked
+from threadloader.datasets._shards.names import Files, checked_index
 from threadloader.datasets._urls import is_url, unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from threadloader.datasets._files import File
+    from threadloader.datasets._shards.names import Patterns
 
 
-T = TypeVar("T")
-
-
-def kept_index(
-    file: File,
-    path: str,
-    folder: str | os.PathLike[str] | None,
-    version: int,
-    build: Callable[[], dict[str, Any]],
-    of: Callable[[dict[str, Any]], T],
-) -> T:
-    """Return a file's index: from its own file or, if there is none, built and kept there.
+class IndexedFiles(Dataset[Any]):
+    """Samples of files by their number, found by an index of each file.
 
     Args:
-        file: What the index is of.
-        path: Its path or URL.
-        folder: Of the index's file; None for the file's own folder, or `cache_folder` for a URL
-            and where that folder can't be written.  A URL has one index, however it is signed.
-        version: Of the index's format.
-        build: Returns what is kept: arrays, and what JSON can hold.
-        of: Returns the index of that; an error, if a part is missing.
+        pattern: Paths or URLs.
+        index_folder: Of the indexes' files; None for each file's own folder, or `cache_folder` for
+            a URL and where that folder can't be written.  A URL has one index, however it is
+            signed.
+        options: For URLs.
+
+    Threads:
+        all: shared.
     """
-    told = {"version": version, "stamp": file.stamp()}
-    places = _places(path, folder)
-    for place in places:
-        with suppress(Exception):  # there is none, or its bytes mean anything
-            return of(_loaded(place, told))
-    index = build()
-    for place in places:
-        with suppress(OSError):  # then the next place, or it is built again the next time
-            write_whole(place, _saved(index, told))
-            break
-    return of(index)
 
+    index_version: ClassVar[int]  # of its format
+    index_names: ClassVar[tuple[str, ...]]  # of what it consists of
 
-def _saved(index: dict[str, Any], told: dict[str, Any]) -> bytes:
-    arrays: dict[str, Any]
-    arrays = {name: value for name, value in index.items() if isinstance(value, np.ndarray)}
-    told = told | {name: value for name, value in index.items() if name not in arrays}
-    file = io.BytesIO()
-    np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
-    return file.getvalue()
+    def __init__(
+        self,
+        pattern: Patterns,
+        index_folder: str | os.PathLike[str] | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._files = files = Files(pattern, options)
+        for path in files.paths:
+            self.check(path)
+        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
+            # Taken first: if a file changes meanwhile, its index is built again.
+            stamps = list(pool.map(lambda file: file.stamp(), files))
+            places = [_places(path, index_folder) for path in files.paths]
+            self._indexes = tuple(pool.map(self._index, files, stamps, places))
+        for file, stamp in zip(files, stamps, strict=True):
+            file.expect(stamp)  # another version of the file has other offsets
+        self._ends = np.array(list(accumulate(map(self.samples_of, self._indexes))), np.int64)
 
+    @classmethod
+    def samples_of(cls, index: Mapping[str, Any]) -> int:
+        """Return the number of samples in a file, by its index."""
+        raise NotImplementedError
 
-def _loaded(place: Path, expected: dict[str, Any]) -> dict[str, Any]:
-    """Return what is kept in a file; an error, if there is no file, or it is not in order."""
-    arrays: dict[str, Any] = read_npz(place.read_bytes())
-    told: dict[str, Any] = json.loads(arrays.pop("told").tobytes())
-    if any(told.pop(name) != value for name, value in expected.items()):
-        raise ValueError(place)
-    return told | arrays
+    def check(self, path: str) -> None:
+        """Refuse a file that has no random access, by its name.
+
+        Raises:
+            ValueError: It has none.
+        """
+        raise NotImplementedError
+
+    def build_index(self, file: File) -> dict[str, Any]:
+        """Return the index of a file: arrays, and lists of strings.
+
+        Raises:
+            DataError: The file is damaged.
+            OSError: It can't be read.
+        """
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return int(self._ends[-1])
+
+    def close(self) -> None:
+        """Close files and connections; the next read opens them again."""
+        self._files.close()
+
+    def _find(self, index: int, what: str) -> tuple[File, dict[str, Any], int]:
+        """Return the file that has a sample, the file's index, and the sample's row there.
+
+        Args:
+            index: Of the sample; a negative one counts from the end.
+            what: Samples in words, for the error.
+
+        Raises:
+            IndexError: There is no such sample.
+        """
+        number = checked_index(index, len(self), what)
+        file = int(self._ends.searchsorted(number, "right"))
+        row = number - (int(self._ends[file - 1]) if file else 0)
+        return self._files[file], self._indexes[file], row
+
+    def _index(self, file: File, stamp: str, places: list[Path]) -> Any:
+        """Return a file's index: from its own file or, if there is none, built and kept there."""
+        told = {"version": self.index_version, "stamp": stamp}
+        for place in places:
+            with suppress(Exception):  # there is none, or its bytes mean anything
+                kept = unpacked(0, place.read_bytes())
+                if told.items() <= kept.items():
+                    return {name: kept[name] for name in self.index_names}
+        index = self.build_index(file)
+        record = packed(0, told | index)
+        for place in places:
+            with suppress(OSError):  # then the next place, or it is built again the next time
+                write_whole(place, record)
+                break
+        return index
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""Shards: their names, from a pattern with braces and wildcards, and which one has a sample."""
+"""Files of a dataset: found by a pattern with braces and wildcards, and which one has a sample."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import os
 import re
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from threadloader.datasets._files import open_files
 from threadloader.datasets._urls import is_url, pattern_in, shown_url
 from threadloader.errors import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
+    from threadloader.datasets._files import File
+
+    Patterns: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 MOST = 1_000_000  # names that one pattern may stand for
@@ -25,10 +27,8 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 
 
-def find_shards(
-    pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any
-) -> list[str]:
-    """Return the paths and URLs that patterns stand for, in order.
+class Files:
+    """The files that patterns stand for, in order.
 
     Args:
         pattern: One or several.  ``{000..123}`` (digits, rising) and ``{a,b}`` are expanded, also
@@ -39,20 +39,38 @@ def find_shards(
     Raises:
         FileNotFoundError: No file matches.
         ValueError: A pattern stands for too many names, or there is no pattern.
+
+    Threads:
+        all: shared.
     """
-    patterns = [pattern] if isinstance(pattern, (str, os.PathLike)) else list(pattern)
-    found = [path for each in patterns for path in _found(os.fspath(each), options)]
-    if not found:
-        msg = "no shards: the list of patterns is empty"
-        raise ValueError(msg)
-    return found
 
+    def __init__(self, pattern: Patterns, options: dict[str, Any]) -> None:
+        patterns = [pattern] if isinstance(pattern, (str, os.PathLike)) else list(pattern)
+        self.paths = [path for each in patterns for path in _found(os.fspath(each), options)]
+        if not self.paths:
+            msg = "no shards: the list of patterns is empty"
+            raise ValueError(msg)
+        self._files = open_files(self.paths, **options)
 
-def told_shards(shards: Sequence[str]) -> str:
-    """Return the number and the names of shards in words; URLs without their secrets."""
-    if len(shards) == 1:
-        return f"1 shard, {shown_url(shards[0])}"
-    return f"{len(shards):,} shards, {shown_url(shards[0])} to {shown_url(shards[-1])}"
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self._files)
+
+    def __getitem__(self, number: int) -> File:
+        return self._files[number]
+
+    def __str__(self) -> str:
+        """Return their number and names in words; URLs without their secrets."""
+        if len(self) == 1:
+            return f"1 shard, {self[0].path}"
+        return f"{len(self):,} shards, {self[0].path} to {self[-1].path}"
+
+    def close(self) -> None:
+        """Close files and connections; the next read opens them again."""
+        for file in self._files:
+            file.close()
 
 
 def checked_index(index: int, length: int, what: str) -> int:
@@ -72,22 +90,6 @@ def checked_index(index: int, length: int, what: str) -> int:
         msg = f"index {index} is out of range: there are {length} {what}"
         raise IndexError(msg)
     return number
-
-
-def place_of(index: int, ends: NDArray[np.int64], what: str) -> tuple[int, int]:
-    """Return the number of the file that has a sample, and the sample's row there.
-
-    Args:
-        index: Of the sample; a negative one counts from the end.
-        ends: (files,): the number of samples up to the end of each file.
-        what: Samples in words, for the error.
-
-    Raises:
-        IndexError: There is no such sample.
-    """
-    number = checked_index(index, int(ends[-1]), what)
-    file = int(ends.searchsorted(number, "right"))
-    return file, number - (int(ends[file - 1]) if file else 0)
 
 
 def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:

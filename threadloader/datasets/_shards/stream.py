@@ -17,16 +17,15 @@ import zlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadloader._authors import get_worker_info, pass_seed, rank_and_world
-from threadloader.datasets._files import open_files
-from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._shards.names import Files
 from threadloader.datasets._shards.sharding import SharedStream
 from threadloader.errors import StateError, checked_count
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from threadloader._authors import Part
+    from threadloader.datasets._shards.names import Patterns
 
 
 T = TypeVar("T")
@@ -46,15 +45,15 @@ class ShardStream(SharedStream, Generic[T]):
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         shuffle: int,
         seed: int | None,
         options: dict[str, Any],
     ) -> None:
-        self.shards = find_shards(pattern, **options)
         self.shuffle = checked_count("shuffle", shuffle)
         self.seed = seed
-        super().__init__(files=open_files(self.shards, **options))
+        super().__init__(files=Files(pattern, options))
+        self.shards: list[str] = self._shared.files.paths
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
 
     def read_shard(self, number: int) -> Iterator[T]:
@@ -83,7 +82,7 @@ class ShardStream(SharedStream, Generic[T]):
 
     def __repr__(self) -> str:
         order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
-        return f"{type(self).__name__}: {told_shards(self.shards)}{order}"
+        return f"{type(self).__name__}: {self._shared.files}{order}"
 
     def __iter__(self) -> Iterator[Any]:
         """Begin a pass over the shards of the calling worker; see `StreamPass`.
@@ -116,8 +115,7 @@ class ShardStream(SharedStream, Generic[T]):
 
     def close(self) -> None:
         """Close files and connections; the next pass opens them again."""
-        for file in self._shared.files:
-            file.close()
+        self._shared.files.close()
 
 
 class StreamPass:

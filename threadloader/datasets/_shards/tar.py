@@ -5,39 +5,48 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+import io
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from threadloader._authors import Dataset
-from threadloader.datasets._files import open_files, read_spans
+from threadloader.datasets._files import read_spans
+from threadloader.datasets._local_file import SeekableFile
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
-from threadloader.datasets._shards.index import open_index
-from threadloader.datasets._shards.names import find_shards, place_of, told_shards
+from threadloader.datasets._shards.kept import IndexedFiles
 from threadloader.datasets._shards.stream import ShardStream
 from threadloader.datasets._tar import (
     SAMPLE_LIMIT,
+    Archive,
     RawSample,
+    SampleMember,
     TarReader,
     check_archive,
+    compression_of,
     open_unpacked,
 )
+from threadloader.datasets._urls import is_url, shown_url
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import SampleMember
+    from threadloader.datasets._shards.names import Patterns
 
 
+# The ends of keys and of members, (samples,); of each member the offset of its data in the shard,
+# its size, and the place of its extension in a list; all keys, one after the other; that list.
+_NUMBERS = ("key_ends", "member_ends", "offsets", "sizes", "kinds")
+_NAMES = (*_NUMBERS, "keys", "extensions")
+# Bytes that are read at a time of a shard behind a URL; longer members are passed over.
+# Unmeasured, a choice: at 100 MB/s and 10 ms a request, they take as long as one.
+_HEADERS = 1 << 20
 _GAP = 64 << 10  # bytes between two members that are read, too, to save a second read
 
 
-class TarShards(Dataset[Any]):
+class TarShards(IndexedFiles):
     """Samples of tar archives, by their number.
 
     Files of one name up to the first dot, one after the other in an archive, are a sample:
@@ -64,10 +73,11 @@ class TarShards(Dataset[Any]):
     """
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
+    index_version, index_names = 7, _NAMES
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         *,
         fields: Iterable[str] | None = None,
         decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
@@ -75,25 +85,52 @@ class TarShards(Dataset[Any]):
         index_folder: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        self.shards = find_shards(pattern, **options)
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
         self.decoders = decoders(decode)
         self._fields = Fields.of(fields)
-        self._files: tuple[File, ...] = tuple(open_files(self.shards, **options))
-        opens = partial(open_index, folder=index_folder)
-        with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
-            self._indexes = tuple(pool.map(opens, self._files, self.shards))
-        for file, index in zip(self._files, self._indexes, strict=True):
-            file.expect(index.stamp)  # another version of the file has other offsets
-        self._ends = np.array(list(accumulate(map(len, self._indexes))), np.int64)
+        super().__init__(pattern, index_folder, options)
+        self.shards = self._files.paths
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return int(self._ends[-1])
+    @classmethod
+    def samples_of(cls, index: Mapping[str, Any]) -> int:
+        """Return the number of samples in a shard."""
+        return len(index["key_ends"])
+
+    def check(self, path: str) -> None:
+        """Refuse what is no archive, or compressed."""
+        check_archive(path)
+        if compression_of(path):
+            msg = (
+                f"{shown_url(path)} is compressed: its samples come one after the other, by "
+                "TarStream; random access needs a .tar"
+            )
+            raise ValueError(msg)
+
+    def build_index(self, file: File) -> dict[str, Any]:
+        """Return the index of a shard, by one pass over its headers.
+
+        Of a shard behind a URL, members of more than a MiB are not transferred.
+        """
+        keys, extensions = bytearray(), dict[str, int]()
+        found: dict[str, list[int]] = {name: [] for name in _NUMBERS}
+        size = file.size()
+        buffer = _HEADERS if is_url(file.path) else io.DEFAULT_BUFFER_SIZE
+        with io.BufferedReader(SeekableFile(file.read_at, size), buffer) as stream:
+            reader = TarReader(Archive(cast("BinaryIO", stream), size, ()), file.path, sys.maxsize)
+            for key, members in reader.samples(()):
+                for extension, member in members.items():
+                    found["kinds"].append(extensions.setdefault(extension, len(extensions)))
+                    found["offsets"].append(member.offset)
+                    found["sizes"].append(member.size)
+                keys += key.encode("utf-8", "surrogateescape")
+                found["key_ends"].append(len(keys))
+                found["member_ends"].append(len(found["offsets"]))
+        arrays = {name: np.array(values, np.int64) for name, values in found.items()}
+        return {"extensions": [*extensions], "keys": np.frombuffer(bytes(keys), np.uint8), **arrays}
 
     def __repr__(self) -> str:
-        return f"TarShards: {len(self):,} samples in {told_shards(self.shards)}"
+        return f"TarShards: {len(self):,} samples in {self._files}"
 
     def __getitem__(self, index: int) -> Any:
         """Return a sample.
@@ -103,9 +140,8 @@ class TarShards(Dataset[Any]):
                 index was made, and the dataset must be made anew.
             IndexError: There is no such sample.
         """
-        shard, row = place_of(index, self._ends, "samples")
-        file, table = self._files[shard], self._indexes[shard]
-        key, members = table.key(row), table.members(row)
+        file, table, row = self._find(index, "samples")
+        key, members = _key_of(table, row), _members_of(table, row)
         chosen = self._fields.chosen(key, members, file.path)
         wanted = {extension: members[extension] for extension in chosen if extension in members}
         members.update(_read(file, wanted))
@@ -115,12 +151,26 @@ class TarShards(Dataset[Any]):
     @property
     def keys(self) -> list[str]:
         """The samples' keys in order, as a new list."""
-        return [table.key(row) for table in self._indexes for row in range(len(table))]
+        rows = ((each, row) for each in self._indexes for row in range(self.samples_of(each)))
+        return [_key_of(each, row) for each, row in rows]
 
-    def close(self) -> None:
-        """Close files and connections; the next read opens them again."""
-        for file in self._files:
-            file.close()
+
+def _key_of(index: Mapping[str, Any], row: int) -> str:
+    """Return a sample's key."""
+    ends = index["key_ends"]
+    found = index["keys"][ends[row - 1] if row else 0 : ends[row]]
+    return str(found.tobytes().decode("utf-8", "surrogateescape"))
+
+
+def _members_of(index: Mapping[str, Any], row: int) -> dict[str, SampleMember]:
+    """Return a sample's members by extension, without their data."""
+    key, ends, names = _key_of(index, row), index["member_ends"], index["extensions"]
+    some = slice(ends[row - 1] if row else 0, ends[row])
+    columns = [index[name][some].tolist() for name in ("kinds", "offsets", "sizes")]
+    return {
+        names[kind]: SampleMember(f"{key}.{names[kind]}", offset, size, None)
+        for kind, offset, size in zip(*columns, strict=True)
+    }
 
 
 def _read(file: File, members: Mapping[str, SampleMember]) -> dict[str, SampleMember]:
@@ -168,7 +218,7 @@ class TarStream(ShardStream[RawSample]):
 
     def __init__(
         self,
-        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        pattern: Patterns,
         *,
         shuffle: int = 0,
         seed: int | None = None,
