@@ -53,8 +53,8 @@ def _lanes(_: Path) -> Any:
     threads = sorted({1, usable_cores()})
     return {
         f"size={side}": {
-            f"{decoder.name}, {number} threads": partial(
-                ThreadLoader, Photos(side, decoder.name), BATCH, threads=number, output="numpy"
+            f"{decoder}, {number} threads": partial(
+                ThreadLoader, Photos(side, decoder), BATCH, threads=number, output="numpy"
             )
             for decoder in installed_decoders()
             for number in threads

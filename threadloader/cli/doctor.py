@@ -62,7 +62,7 @@ def examine() -> dict[str, Any]:
     if find_spec("PIL") is not None:  # first: importing decoders may do so, too
         from threadloader.datasets._images.decode import installed_decoders
 
-        decoders = [decoder.name for decoder in installed_decoders()]
+        decoders = [*installed_decoders()]
     from threadloader import _torch
     from threadloader._threads import gil_switch
     from threadloader._threads.machine import cpu_quota, default_threads, usable_cores

@@ -17,12 +17,11 @@ import functools
 import importlib
 import sysconfig
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from threadloader.datasets._images.pillow import (
-    NAME,
     Picture,
     UnidentifiedImageError,
     resize,
@@ -47,53 +46,38 @@ MAX_PIXELS = 89_478_485
 GAP = 2.0
 
 
-# Distribution and module, the fastest first.
-FAST = (("leanjpeg-simple", "leanjpeg_simple"), ("simplejpeg", "simplejpeg"))
+# Distribution and module of decoders of JPEGs, the fastest first.
+FAST = {"leanjpeg-simple": "leanjpeg_simple", "simplejpeg": "simplejpeg"}
 NEEDS_GIL = {"simplejpeg"}
 
 
-class Decoder(NamedTuple):
-    """A decoder of images.
+@functools.cache
+def jpeg_decoder(name: str) -> Callable[..., Any] | None:
+    """Return what decodes plain JPEGs.
 
     Args:
-        name: Of the distribution: ``"leanjpeg-simple"``, ``"simplejpeg"``, ``"pillow-simd"`` or
-            ``"pillow"``.
-        decode_jpeg: Decodes plain JPEGs: takes the bytes, ``"RGB"``, and ``min_height=`` and
-            ``min_width=``, at the smallest of libjpeg-turbo's scales that reaches them.  None if
-            Pillow decodes them as it does everything else.
+        name: Of a distribution.
 
-    Threads:
-        all: shared.
-    """
-
-    name: str
-    decode_jpeg: Callable[..., Any] | None = None
-
-
-@functools.cache
-def find_decoder(name: str = "auto") -> Decoder:
-    """Return the decoder of a name, or the fastest that is installed.
+    Returns:
+        A function of the bytes and ``"RGB"``, with ``min_height=`` and ``min_width=`` it decodes at
+        the smallest of libjpeg-turbo's scales that reaches them.  None if Pillow decodes them as it
+        does everything else.
 
     Raises:
         ModuleNotFoundError: The decoder is not installed.
         ValueError: There is no such decoder, or it would switch the GIL back on.
     """
-    if name == "auto":
-        return installed_decoders()[0]
-    if name in {"pillow", "pillow-simd"}:
-        if name != NAME:
-            msg = f"decoder={name!r} is not installed: PIL is {NAME}"
-            raise ModuleNotFoundError(msg, name="PIL")
-        return Decoder(name)
-    modules = dict(FAST)
-    if name not in modules:
-        names = ", ".join(map(repr, ("auto", *modules, "pillow-simd", "pillow")))
-        raise ValueError(f"decoder={name!r} is none of {names}")
+    if name == "pillow":
+        return None
+    if name not in FAST:
+        raise ValueError(
+            f"decoder={name!r} is none of 'auto', {', '.join(map(repr, FAST))}, 'pillow'"
+        )
     if name in NEEDS_GIL and sysconfig.get_config_var("Py_GIL_DISABLED"):
         msg = f"decoder={name!r} would switch the GIL back on: use leanjpeg-simple"
         raise ValueError(msg)
     try:
-        module = importlib.import_module(modules[name])
+        module = importlib.import_module(FAST[name])
     except ModuleNotFoundError as error:
         error.add_note(f"decoder={name!r}: pip install {name}")
         raise
@@ -101,18 +85,26 @@ def find_decoder(name: str = "auto") -> Decoder:
         # leanjpeg-simple 0.1.0 keeps the tables of the last image in a handle that it uses again.
         # A damaged image without tables would be decoded with them, to a wrong picture.
         module.set_handle_pool_size(0)
-    return Decoder(name, module.decode_jpeg)
+    found: Callable[..., Any] = module.decode_jpeg
+    return found
 
 
-def installed_decoders() -> tuple[Decoder, ...]:
+@functools.cache
+def installed_decoders() -> tuple[str, ...]:
     """Return the decoders that this interpreter can use, the fastest first."""
     found = []
-    for name, _ in FAST:
-        try:
-            found.append(find_decoder(name))
-        except (ImportError, ValueError):  # missing, broken, or not for this build
-            continue
-    return (*found, Decoder(NAME))
+    for name in FAST:
+        with suppress(ImportError, ValueError):  # missing, broken, or not for this build
+            jpeg_decoder(name)
+            found.append(name)
+    return (*found, "pillow")
+
+
+def checked_decoder(name: str) -> str:
+    """Return the name of a decoder, of the fastest one for ``"auto"``; raises as `jpeg_decoder`."""
+    name = installed_decoders()[0] if name == "auto" else name
+    jpeg_decoder(name)
+    return name
 
 
 def decode_image(
@@ -140,7 +132,7 @@ def decode_image(
             cropped evenly on both sides.  A JPEG may be made 2, 4 or 8 times smaller while it is
             decoded, but not below twice the size.  None: as it is.
         layout: ``"HWC"`` for (height, width, 3), ``"CHW"`` for (3, height, width).
-        decoder: ``"auto"`` for the fastest that is installed, or a name; see `Decoder`.
+        decoder: ``"auto"`` for the fastest that is installed, or a name; see `ImageFolder`.
         max_pixels: Most pixels (width times height) that are decoded.
 
     Returns:
@@ -151,16 +143,16 @@ def decode_image(
         ValueError: The data is no image, is damaged or truncated, or has more than ``max_pixels``;
             or there is no decoder of that name.  The caller knows the file, and adds its path.
     """
-    chosen = find_decoder(decoder)
+    decode_jpeg = jpeg_decoder(checked_decoder(decoder))
     try:
         picture = Picture(data, max_pixels)
         orientation = picture.orientation
         if size is None:
-            image = _load(picture, data, chosen, 1)
+            image = _load(picture, data, decode_jpeg, 1)
         else:
             turned = size if orientation < 5 else size[::-1]  # of the picture in the file
             scale, box = _covering(picture, turned)
-            image = resize(_load(picture, data, chosen, scale), turned, box)
+            image = resize(_load(picture, data, decode_jpeg, scale), turned, box)
         pixels = image if isinstance(image, np.ndarray) else np.array(image)
     except Exception as error:  # Pillow's: SyntaxError, struct.error, EOFError, many more
         raise ValueError(_reason(error)) from error
@@ -168,14 +160,16 @@ def decode_image(
     return np.ascontiguousarray(pixels.transpose(2, 0, 1) if layout == "CHW" else pixels)
 
 
-def _load(picture: Picture, data: bytes, decoder: Decoder, scale: int) -> Pixels:
+def _load(
+    picture: Picture, data: bytes, decode_jpeg: Callable[..., Any] | None, scale: int
+) -> Pixels:
     """Decode the pixels; of a JPEG each side is divided by ``scale`` and rounded up."""
-    if decoder.decode_jpeg is not None and picture.is_plain_jpeg:
+    if decode_jpeg is not None and picture.is_plain_jpeg:
         height, width = -(-picture.height // scale), -(-picture.width // scale)
         least = {"min_height": height, "min_width": width} if scale > 1 else {}
         # A file that a fast decoder refuses may be odd or damaged: Pillow finds out.
         with suppress(Exception):
-            pixels: NDArray[np.uint8] = decoder.decode_jpeg(data, "RGB", **least)
+            pixels: NDArray[np.uint8] = decode_jpeg(data, "RGB", **least)
             if pixels.shape == (height, width, 3):
                 return pixels
     return picture.load(scale)
@@ -213,6 +207,6 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
 def _reason(error: Exception) -> str:
     """Return one line on what is wrong."""
     if isinstance(error, UnidentifiedImageError):  # its message is an address in memory
-        return f"no image that {NAME} can read"
+        return "no image that Pillow can read"
     line = next(iter(str(error).splitlines()), "")
     return f"no whole image: {line or type(error).__name__}"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader._authors import Dataset
-from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode_image, find_decoder
+from threadloader.datasets._images.decode import MAX_PIXELS, Layout, checked_decoder, decode_image
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 # Source: IMG_EXTENSIONS in torchvision/datasets/folder.py.
@@ -37,13 +37,10 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         target_transform: Called with the class number; its result is the second part.
         layout: ``"HWC"`` for arrays of shape (height, width, 3), ``"CHW"`` for (3, height, width).
         decoder: ``"auto"`` for the fastest that is installed, or ``"leanjpeg-simple"``,
-            ``"simplejpeg"``, ``"pillow-simd"``, ``"pillow"``.  The first two decode plain JPEGs;
-            Pillow, or Pillow-SIMD in its place, resizes and decodes all else.
+            ``"simplejpeg"``, ``"pillow"``.  The first two decode plain JPEGs; Pillow resizes, and
+            decodes all else.
         max_pixels: Images of more pixels (width times height) are an error.  Pillow refuses more
             than twice ``Image.MAX_IMAGE_PIXELS``: to go beyond that, raise both.
-        is_valid_file: Called with each path; returns whether it is a sample.  None for all files
-            whose names end in one of `EXTENSIONS`.
-        allow_empty: Whether a class may have no samples.
 
     Attributes:
         classes: Names of the classes, sorted.
@@ -75,8 +72,6 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         layout: Layout = "HWC",
         decoder: str = "auto",
         max_pixels: int = MAX_PIXELS,
-        is_valid_file: Callable[[str], bool] | None = None,
-        allow_empty: bool = False,
     ) -> None:
         if layout not in {"HWC", "CHW"}:
             raise ValueError(f"layout={layout!r} is neither 'HWC' nor 'CHW'")
@@ -85,24 +80,15 @@ class ImageFolder(Dataset[tuple[Any, Any]]):
         self.root = os.path.expanduser(root)  # noqa: PTH111  # paths as torchvision writes them
         self.size, self.layout, self.max_pixels = _height_width(size), layout, max_pixels
         self.transform, self.target_transform = transform, target_transform
-        self.decoder = find_decoder(decoder).name
-        self.classes, self.samples = self._find(is_valid_file or _is_image, allow_empty)
+        self.decoder = checked_decoder(decoder)
+        self.classes = _folders(self.root)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.samples = [
+            (path, number)
+            for number, name in enumerate(self.classes)
+            for path in _images(os.path.join(self.root, name))  # noqa: PTH118  # the same
+        ]
         self.targets = [number for _, number in self.samples]
-
-    def _find(
-        self, is_valid_file: Callable[[str], bool], allow_empty: bool
-    ) -> tuple[list[str], list[tuple[str, int]]]:
-        """Return the names of the classes, and path and class number of each sample."""
-        classes = _folders(self.root)
-        samples: list[tuple[str, int]] = []
-        for number, name in enumerate(classes):
-            folder = os.path.join(self.root, name)  # noqa: PTH118  # the same
-            paths = list(_files(folder, is_valid_file))
-            if not (paths or allow_empty):
-                raise FileNotFoundError(f"no images in {folder!r}: allow_empty=True allows it")
-            samples += [(path, number) for path in paths]
-        return classes, samples
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -173,15 +159,18 @@ def _folders(root: str) -> list[str]:
     return names
 
 
-def _files(folder: str, is_valid_file: Callable[[str], bool]) -> Iterator[str]:
-    """Yield the paths of a class's samples: folder by folder, and sorted within each."""
-    for parent, _, names in sorted(os.walk(folder, followlinks=True)):
-        for name in sorted(names):
-            path = os.path.join(parent, name)  # noqa: PTH118  # the same
-            if is_valid_file(path):
-                yield path
+def _images(folder: str) -> list[str]:
+    """Return the paths of a class's samples: folder by folder, and sorted within each.
 
-
-def _is_image(path: str) -> bool:
-    """Whether a path has an ending of images."""
-    return path.lower().endswith(EXTENSIONS)
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    found = [
+        os.path.join(parent, name)  # noqa: PTH118  # the same
+        for parent, _, names in sorted(os.walk(folder, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(EXTENSIONS)
+    ]
+    if not found:
+        raise FileNotFoundError(f"no images in {folder!r}")
+    return found

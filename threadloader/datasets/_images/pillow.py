@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 try:
-    import PIL
     from PIL import (  # the plug-ins, because Pillow opens only formats that are registered
         BmpImagePlugin,  # noqa: F401
         GifImagePlugin,  # noqa: F401
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
 
     Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
 
-__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "resize"]
-
-# Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
-NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
+__all__ = ["Picture", "UnidentifiedImageError", "image_of", "resize"]
 
 # No format that runs a program (EPS) or opens another file.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
