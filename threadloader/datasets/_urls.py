@@ -17,10 +17,8 @@ SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"
 _LINK = re.compile(f"::(?={SCHEME})")
 _END_OF_HOST = re.compile(r"[/?#]")
 _HOST = re.compile(r"(?:\[[^]]*\]|[^:]*)(?::\d*)?")  # and port
-# A URL in a text: up to its closing quote, or up to the next space.
-_URL = re.compile(rf"(?<=\'){SCHEME}[^\s\']*|(?<=\"){SCHEME}[^\s\"]*|{SCHEME}[^\s<>]*")
-# The same without scheme and host: urllib3's "url: /a?b", and the target of a redirect.
-_PATH = re.compile(r"/[^\s?\'\"]*\?[^\s\'\"]+")
+# In a text: the user of a URL, and a query that is not cut yet.
+_IN_TEXT = re.compile(r"(?<=://)[^\s/@]*@|(?<=[\w/]\?)(?!\.\.\.)[^\s\'\"]+")
 # In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
 # Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
 # of CloudFront; "Create a service SAS" of Azure Storage.
@@ -29,7 +27,6 @@ _SIGNED = re.compile(
     "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
     "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
 )
-AFTER = ",:;)]}\"'"  # may follow a URL in a text without being part of it
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -80,11 +77,13 @@ def without_secrets(error: BaseException, url: str) -> BaseException:
     Everything in a URL but host and path is a secret: in ``url``, and in each URL that a text has
     (the target of a redirect, say, has a signature of its own).
     """
-    secrets = sorted(_secrets(url), key=len, reverse=True)
-    told = "".join(format_exception(error))
-    if _cut(told, secrets) == told:
+    secrets, told = _secrets(url), "".join(format_exception(error))
+    if not _IN_TEXT.search(told) and not any(secret in told for secret in secrets):
         return error
-    return OSError(f"{type(error).__name__}: {_cut(str(error), secrets)}")
+    text = _IN_TEXT.sub(lambda found: "" if found[0].endswith("@") else "...", str(error))
+    if any(secret in text for secret in secrets):
+        text = "its message has a part of the URL that is secret"
+    return OSError(f"{type(error).__name__}: {text}")
 
 
 def _split(url: str) -> tuple[str, str, str, str]:
@@ -108,40 +107,13 @@ def _shown(scheme: str, _user: str, place: str, query: str) -> str:
     return f"{scheme}{place}{'?...' if query.startswith('?') else ''}"
 
 
-def _cut(text: str, secrets: list[str]) -> str:
-    """Return a text without ``secrets``, and without the secrets of the URLs in it."""
-    text = _PATH.sub(_cut_query, _URL.sub(_cut_url, text))
-    for secret in secrets:
-        text = text.replace(secret, "...")
-    return text
-
-
-def _cut_url(found: re.Match[str]) -> str:
-    url = found[0].rstrip(AFTER)
-    return shown_url(url) + found[0][len(url) :]
-
-
-def _cut_query(found: re.Match[str]) -> str:
-    path = found[0].rstrip(AFTER)
-    return f"{path.partition('?')[0]}?...{found[0][len(path) :]}"
-
-
 def _secrets(url: str) -> set[str]:
     """Return the secret parts of a URL, quoted and unquoted."""
     found = set()
     for part in _LINK.split(url):
-        _, user, place, tail = _split(part)
-        query, _, fragment = tail.removeprefix("?").partition("#")
-        values = [pair.partition("=")[2] for pair in query.split("&")]
-        name, _, password = user.partition(":")
-        found |= {query, user, password}
+        _, user, _, tail = _split(part)
+        found.update(re.split(r"[][:/?#&=@]", f"{user}{tail}"))
         if user:  # as the header `Authorization` has them
-            found.add(b64encode(unquote(f"{name}:{password}").encode()).decode())
-        # `urlsplit` takes these for port and address, and quotes them in its errors.
-        if place == "...":
-            found.add(repr(_END_OF_HOST.split(password, maxsplit=1)[0]))
-        if "[" in user:
-            found.add(repr(f"{user}@{place}".partition("[")[2].partition("]")[0]))
-        found.update(value for value in (*values, fragment) if len(value) >= SHORTEST)
+            found.add(b64encode(unquote(user).encode()).decode())
     forms = (str, unquote, lambda secret: quote(unquote(secret), safe=""))  # as a client quotes it
-    return {form(secret) for secret in found for form in forms if secret}
+    return {form(secret) for secret in found for form in forms if len(secret) >= SHORTEST}
