@@ -49,20 +49,18 @@ class ReadAhead(io.RawIOBase):
 
     def __init__(self, read: Callable[..., bytes], size: int, path: str, stop: Stop) -> None:
         super().__init__()
-        self._pid = os.getpid()
-        self._path, self._closed = path, f"{path}: the stream was closed"
+        self._pid, self._path = os.getpid(), path
         self._stop = Stop()
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._ready: Ready = SimpleQueue()
         self._left = memoryview(b"")  # of the range that is consumed
         self._missing = size  # bytes that are still to be taken out of `_ready`
-        self._failed: BaseException | None = None
         for _ in range(AHEAD):
             self._tokens.put(True)
         stops = self._stop, stop, *stops_here()
         Thread(
             target=_read_on,
-            args=(read, size, self._closed, self._tokens, self._ready, stops),
+            args=(read, size, path, self._tokens, self._ready, stops),
             name="tl-ahead",
             daemon=True,  # a server that stalls does not delay the interpreter's exit
         ).start()
@@ -93,8 +91,7 @@ class ReadAhead(io.RawIOBase):
         if not self.closed:
             self._stop.set()
             self._tokens.put(False)
-            if self._failed is not None:  # frames of its traceback, not all ours, have the stream
-                self._failed = ClosedError(self._closed)
+            self._ready = SimpleQueue()  # or an error in it keeps its frames, which have the stream
         super().close()
 
     def _take(self) -> bytes:
@@ -102,23 +99,20 @@ class ReadAhead(io.RawIOBase):
         if self._pid != os.getpid():
             msg = f"{self._path}: opened before a fork, it has no thread here; open it anew"
             raise ClosedError(msg)
-        if self._failed is None:
-            found = self._ready.get()
-            if isinstance(found, bytes):
-                return found
-            self._failed = found
-            del found
-        failed = self._failed
+        found = self._ready.get()
+        if isinstance(found, bytes):
+            return found
+        self._ready.put(found)  # for the next read
         try:
-            raise failed
+            raise found
         finally:
-            self = failed = DROPPED  # the error keeps this frame, and the stream keeps the error
+            self = found = DROPPED  # the error keeps this frame, and the stream keeps the error
 
 
 def _read_on(
     read: Callable[..., bytes],
     size: int,
-    closed: str,
+    path: str,
     tokens: SimpleQueue[bool],
     ready: Ready,
     stops: tuple[Stop, ...],
@@ -128,7 +122,7 @@ def _read_on(
     try:
         while offset < size:
             if not tokens.get():
-                raise ClosedError(closed)
+                raise ClosedError(f"{path}: the stream was closed")
             data = read(offset, min(RANGE_BYTES, size - offset), *stops)
             offset += len(data)
             ready.put(data)
