@@ -11,18 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime import DROPPED
+from threadloader._order import resume
 from threadloader._order.permutation import KeyedPermutation
-from threadloader._order.resume import (
-    begin,
-    fresh_state,
-    is_stateful,
-    restore_after,
-    restore_between,
-    restore_whole,
-    snapshot,
-    snapshot_between,
-    states_of,
-)
 from threadloader._order.seeds import epoch_seed
 from threadloader._order.share import (
     Part,
@@ -128,13 +118,13 @@ class SourcePass:
         role, source = self._role, self._source
         self._fresh: Any = None  # the state from before another one was restored
         if ended:
-            restore_after(source, states)
+            resume.restore_after(source, states)
             states = {}
-        elif "dataset" in states and is_stateful(source):
-            self._fresh = fresh = fresh_state(source)
+        elif "dataset" in states and resume.is_stateful(source):
+            self._fresh = fresh = resume.fresh_state(source)
             if fresh is not None:
-                self._broken_off[role] = lambda: restore_between(role, source, fresh)
-        self._iterator = begin(role, source, states)
+                self._broken_off[role] = lambda: resume.restore_between(role, source, fresh)
+        self._iterator = resume.begin(role, source, states)
 
     def __iter__(self) -> SourcePass:
         return self
@@ -145,13 +135,15 @@ class SourcePass:
 
     def states(self) -> dict[str, Any]:
         """Return the states of the source and of its iterator, by role; empty if they have none."""
-        return states_of("dataset", self._source, self._iterator)
+        return resume.states_of("dataset", self._source, self._iterator)
 
     def end(self) -> None:
         """Let the next pass over the source be whole, after this one gave all."""
         self._broken_off.pop(self._role, None)
         if self._fresh is not None:
-            restore_whole(self._role, self._source, snapshot(self._source), self._fresh)
+            resume.restore_whole(
+                self._role, self._source, resume.snapshot(self._source), self._fresh
+            )
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:
@@ -160,7 +152,7 @@ def _called(function: Callable[..., Any], *args: Any) -> Any:
 
 def states_between(source: Any) -> dict[str, Any]:
     """Return what `SourcePass.states` would after a pass that ended, while there was none yet."""
-    state = snapshot_between(source) if is_stateful(source) else None
+    state = resume.snapshot_between(source) if resume.is_stateful(source) else None
     return {} if state is None else {"dataset": state}
 
 

@@ -84,14 +84,14 @@ class LocalFile:
     def __init__(self, path: str | os.PathLike[str], shelf: Shelf) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
-        self._expected: tuple[int, int] | None = None  # size and time of the version to be read
+        self._expected: str | None = None  # the stamp of the version to be read
         self._descriptor: Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens it itself.
         return LocalFile, (self.path, self._shelf), self._expected
 
-    def __setstate__(self, expected: tuple[int, int]) -> None:
+    def __setstate__(self, expected: str) -> None:
         self._expected = expected
 
     def size(self) -> int:
@@ -100,12 +100,11 @@ class LocalFile:
 
     def stamp(self) -> str:
         """Return its size and the time of its last change."""
-        return _stamp_of(_version_of(Path(self.path).stat()))
+        return _stamp_of(Path(self.path).stat())
 
     def expect(self, stamp: str) -> None:
         """Read only the version that has this stamp; see `threadloader.datasets._files.File`."""
-        size, _, time = stamp.partition("-")
-        self._expected = int(size), int(time)
+        self._expected = stamp
         self._descriptor = None  # it may be of another version
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
@@ -132,10 +131,10 @@ class LocalFile:
         """
         status = os.stat(self.path)  # noqa: PTH116  # of the same module as the descriptor's
         whole = stat.S_ISREG(status.st_mode) and status.st_size
-        if not whole and not (self._expected and self._expected[0]):
+        if not whole and (self._expected or "0-").startswith("0-"):
             return open(self.path, "rb", _BUFFER)  # noqa: PTH123
         twin = copy.copy(self)  # whose descriptor lives as long as the stream
-        size, _ = twin.check(twin._open().number)  # noqa: SLF001  # a copy of this
+        size = twin.check(twin._open().number)  # noqa: SLF001  # a copy of this
         return cast("BinaryIO", io.BufferedReader(SeekableFile(twin.read_at, size), _BUFFER))
 
     def close(self) -> None:
@@ -151,13 +150,13 @@ class LocalFile:
             self._shelf.close()  # something else has many: better none of ours than an error
             descriptor = Descriptor(self.path)
         if self._expected is None:
-            self._expected = _version_of(os.fstat(descriptor.number))
+            self._expected = _stamp_of(os.fstat(descriptor.number))
         self._descriptor = descriptor
         self._shelf.opened(self)
         return descriptor
 
-    def check(self, number: int) -> tuple[int, int]:
-        """Return the version of an open file: its size and time.
+    def check(self, number: int) -> int:
+        """Return the size of an open file.
 
         Args:
             number: Its descriptor.
@@ -165,15 +164,15 @@ class LocalFile:
         Raises:
             DataError: It is not the version that is to be read.
         """
-        found, expected = _version_of(os.fstat(number)), self._expected
+        status, expected = os.fstat(number), self._expected
+        found = _stamp_of(status)
         if expected is not None and found != expected:
-            versions = f"{_stamp_of(expected)}, now {_stamp_of(found)}"
             msg = (
-                f"the file changed while it was in use ({versions}); "
+                f"the file changed while it was in use ({expected}, now {found}); "
                 "make its dataset anew to read the new one"
             )
             raise DataError(msg, self.path)
-        return found
+        return status.st_size
 
 
 class SeekableFile(io.RawIOBase):
@@ -256,12 +255,8 @@ def _open_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
-def _version_of(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
-
-
-def _stamp_of(version: tuple[int, int]) -> str:
-    return "{}-{}".format(*version)
+def _stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def write_whole(path: Path, content: bytes) -> None:
