@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from threadloader._worker.handles import register
     from threadloader._worker.streams import sample_rng, sample_seed
     from threadloader._worker.worker_info import get_worker_info
-    from threadloader.datasets._packing.packed import pack
+    from threadloader.datasets._packing import pack
 
 __all__ = [
     "ClosedError",
@@ -63,7 +63,7 @@ _LAZY = {
     "ThreadLoader": "threadloader._loader.loader",
     "TokenBatches": "threadloader._order.token_batches",
     "get_worker_info": "threadloader._worker.worker_info",
-    "pack": "threadloader.datasets._packing.packed",
+    "pack": "threadloader.datasets._packing",
     "profile": "threadloader._report.ranges",
     "register": "threadloader._worker.handles",
     "sample_rng": "threadloader._worker.streams",

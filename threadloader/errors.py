@@ -24,7 +24,7 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import partial
-from operator import index
+from operator import index as operator_index
 from typing import Any
 
 __all__ = [
@@ -160,10 +160,29 @@ def checked_count(name: str, value: Any, *, at_least: int = 0) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         msg = f"{name} must be a whole number, but got {value!r}"
         raise TypeError(msg)
-    number = index(value)
+    number = operator_index(value)
     if number < at_least:
         msg = f"{name} must be at least {at_least}, but got {number}"
         raise ValueError(msg)
+    return number
+
+
+def checked_index(index: int, length: int, what: str) -> int:
+    """Return an index from the beginning; a negative one counts from the end.
+
+    Args:
+        index: Of a sample.
+        length: Number of samples.
+        what: Samples in words, for the error.
+
+    Raises:
+        IndexError: There is no such sample.
+    """
+    number = operator_index(index)
+    number += length if number < 0 else 0
+    if not 0 <= number < length:
+        msg = f"index {index} is out of range: there are {length} {what}"
+        raise IndexError(msg)
     return number
 
 

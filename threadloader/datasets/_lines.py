@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader.datasets._files import File
-    from threadloader.datasets._shards.names import Patterns
+    from threadloader.datasets._files import File, Patterns
 
 
 LIMIT = 16 << 20  # bytes of a line

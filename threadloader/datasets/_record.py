@@ -158,7 +158,7 @@ def _array(data: _Bytes, text: str, *shape: int) -> np.ndarray[Any, Any]:
 
 
 def _image(data: _Bytes, mode: str, width: int, height: int) -> Any:
-    from threadloader.datasets._images.pillow import image_of  # noqa: PLC0415  # needs Pillow
+    from threadloader.datasets._images.decode import image_of  # noqa: PLC0415  # needs Pillow
 
     nbytes = -(-width * _MODES[mode] // 8) * height
     if not nbytes:  # Pillow takes memory for each row, also of no pixels

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from threadloader.datasets import TarStream
-from threadloader.datasets._shards import names as names_module
+from threadloader.datasets import TarStream, _files
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> No
 def test_a_pattern_for_too_many_names_is_refused(
     pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names_module, "MOST", 1000)
+    monkeypatch.setattr(_files, "MOST", 1000)
     with pytest.raises(ValueError, match="more than 1,000"):
         TarStream(f"{pattern}.tar")
 

@@ -17,8 +17,7 @@ from threadloader._authors import Dataset, drawing_nothing
 from threadloader.datasets._cached.in_memory import InMemory, nbytes_of
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._record import packed, unpacked
-from threadloader.datasets._shards.names import checked_index
-from threadloader.errors import DataError, checked_count
+from threadloader.errors import DataError, checked_count, checked_index
 
 if TYPE_CHECKING:
     import os

@@ -8,6 +8,9 @@ The fast ones are wrappers of libjpeg-turbo with one API.  leanjpeg-simple is a 
 for Python 3.13 and later that runs without the GIL.  simplejpeg would switch the GIL back on for
 the whole process, so a free-threaded build never imports it.
 
+This is the only dataset module that imports Pillow.  Its switch to accept broken files
+(``ImageFile.LOAD_TRUNCATED_IMAGES``) is the user's: if it is on, they are accepted here, too.
+
 Source: https://github.com/jfolz/simplejpeg, https://github.com/vxlk/leanjpeg
 """
 
@@ -15,24 +18,37 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import sysconfig
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from threadloader.datasets._images.pillow import (
-    Picture,
-    UnidentifiedImageError,
-    resize,
-)
+try:
+    from PIL import (  # the plug-ins, because Pillow opens only formats that are registered
+        BmpImagePlugin,  # noqa: F401
+        GifImagePlugin,  # noqa: F401
+        Image,
+        ImageFile,
+        JpegImagePlugin,  # noqa: F401
+        MpoImagePlugin,  # noqa: F401
+        PngImagePlugin,  # noqa: F401
+        PpmImagePlugin,  # noqa: F401
+        TiffImagePlugin,  # noqa: F401
+        UnidentifiedImageError,
+        WebPImagePlugin,  # noqa: F401
+    )
+except ModuleNotFoundError as error:
+    error.add_note("images are decoded with Pillow: pip install pillow (extra: images)")
+    raise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from threadloader.datasets._images.pillow import Pixels
+    Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
 
 
 Layout = Literal["HWC", "CHW"]
@@ -152,7 +168,9 @@ def decode_image(
         else:
             turned = size if orientation < 5 else size[::-1]  # of the picture in the file
             scale, box = _covering(picture, turned)
-            image = resize(_load(picture, data, decode_jpeg, scale), turned, box)
+            loaded = _load(picture, data, decode_jpeg, scale)
+            whole = Image.fromarray(loaded) if isinstance(loaded, np.ndarray) else loaded
+            image = whole.resize(turned[::-1], Image.Resampling.BILINEAR, box=box)
         pixels = image if isinstance(image, np.ndarray) else np.array(image)
     except Exception as error:  # Pillow's: SyntaxError, struct.error, EOFError, many more
         raise ValueError(_reason(error)) from error
@@ -210,3 +228,119 @@ def _reason(error: Exception) -> str:
         return "no image that Pillow can read"
     line = next(iter(str(error).splitlines()), "")
     return f"no whole image: {line or type(error).__name__}"
+
+
+# No format that runs a program (EPS) or opens another file.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
+
+# Some releases of libjpeg accept a file without it, and make the rest of the picture grey.
+END_OF_IMAGE = b"\xff\xd9"
+
+ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
+
+
+class Picture:
+    """A picture: its header is read, its pixels are not yet.
+
+    Args:
+        data: The file's bytes.
+        max_pixels: Most pixels (width times height) that are decoded.
+
+    Raises:
+        ValueError: It has more pixels, or is a JPEG without an end.
+        Exception: Pillow can't read the header; it raises many kinds.
+
+    Threads:
+        all: distinct, one object a call.
+    """
+
+    def __init__(self, data: bytes, max_pixels: int) -> None:
+        file = io.BytesIO(data)
+        self._image = Image.open(file, formats=FORMATS)
+        self.width, self.height = self._image.size
+        if self.width * self.height > max_pixels:
+            msg = (
+                f"{self.width:,} x {self.height:,} pixels are more than {max_pixels=:,}: "
+                "a decompression bomb, or raise the limit"
+            )
+            raise ValueError(msg)
+        if ImageFile.LOAD_TRUNCATED_IMAGES:
+            return
+        if self.is_jpeg and data.rfind(END_OF_IMAGE, file.tell()) < 0:
+            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
+        if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
+            self._image.verify()
+            self._image = Image.open(io.BytesIO(data), formats=("PNG",))
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether the picture can be made smaller while it is decoded."""
+        return self._image.format in {"JPEG", "MPO"}
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Whether any JPEG decoder gives the same pixels as Pillow: grey or colour, 8 bits."""
+        return self.is_jpeg and self._image.mode in {"L", "RGB"}
+
+    @property
+    def orientation(self) -> int:
+        """EXIF's orientation, 1 to 8; 1 if there is none, or it can't be read."""
+        if self._image.format == "TIFF":  # Pillow turns it itself
+            return 1
+        found = 1
+        with suppress(Exception):  # damaged metadata does not damage the picture
+            found = self._image.getexif().get(ORIENTATION, 1)
+        return found if found in range(1, 9) else 1
+
+    def load(self, scale: int = 1) -> Image.Image:
+        """Return the picture, decoded, in RGB.
+
+        Args:
+            scale: 1, 2, 4 or 8: how many times smaller a JPEG is made while it is decoded, with
+                sides rounded up.  Other formats are decoded as they are.
+
+        Raises:
+            Exception: Pillow can't decode the pixels; it raises many kinds.
+        """
+        image = self._image
+        if scale > 1:  # draft() decodes to at least the size that is asked for: round down
+            image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
+        image.load()
+        return _to_rgb(image)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Return a picture in 8-bit RGB; the function `decode_image` states the rules.
+
+    Raises:
+        ValueError: Its samples have no scale: floats, or integers beyond 16 bits.
+    """
+    mode = image.mode
+    if mode == "RGB":
+        return image
+    if mode.startswith("I"):
+        image = _high_bytes(image)
+    elif mode == "F":
+        raise ValueError("floating-point samples have no scale that makes 8 bits of them")
+    # Pillow would warn of some kinds of transparency; all kinds are dropped.
+    image.info.pop("transparency", None)
+    return image.convert("RGB")
+
+
+def _high_bytes(image: Image.Image) -> Image.Image:
+    """Return a grey picture of 16 bits in 8: the high bytes, as Pillow reads 16-bit colour."""
+    samples = np.asarray(image)
+    if image.mode == "I" and (samples.min() < 0 or samples.max() > 0xFFFF):
+        raise ValueError("integer samples beyond 16 bits have no scale that makes 8 bits of them")
+    return Image.fromarray((samples >> 8).astype(np.uint8))
+
+
+def image_of(mode: str, size: tuple[int, int], data: bytes) -> Image.Image:
+    """Return an image of these pixels.
+
+    Args:
+        mode: Pillow's.
+        size: Width and height.
+        data: As ``Image.tobytes`` returned it.
+    """
+    return Image.frombytes(mode, size, data)

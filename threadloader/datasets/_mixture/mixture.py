@@ -9,24 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader._authors import gives_whole_batches
-from threadloader.datasets._mixture.mixing import (
+from threadloader.datasets._mixture.plan import (
     ENDLESS,
     Mixing,
+    Plan,
     checked_weights,
     is_map_style,
     tagged,
     taken_apart,
     tell_epoch,
 )
-from threadloader.datasets._mixture.plan import Plan
-from threadloader.datasets._shards.names import checked_index
 from threadloader.datasets._shards.sharding import Shared
-from threadloader.errors import checked_count
+from threadloader.errors import checked_count, checked_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from threadloader.datasets._mixture.mixing import Stop
+    from threadloader.datasets._mixture.plan import Stop
 
 
 # The number of a plan, two positions, and the sources and indices from one to the other.

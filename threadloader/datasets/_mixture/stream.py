@@ -24,15 +24,16 @@ from threadloader._authors import (
     is_askable,
     part_here,
 )
-from threadloader.datasets._mixture.mixing import (
+from threadloader.datasets._mixture.plan import (
     Mixing,
+    Pattern,
+    SourceOrder,
     checked_weights,
     is_map_style,
     tagged,
     taken_apart,
     tell_epoch,
 )
-from threadloader.datasets._mixture.plan import Pattern, SourceOrder
 from threadloader.datasets._shards.decoding import called
 from threadloader.datasets._shards.sharding import SharedStream
 from threadloader.errors import StateError
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from threadloader._authors import Part
-    from threadloader.datasets._mixture.mixing import Changes, Stop
-    from threadloader.datasets._mixture.plan import Span
+    from threadloader.datasets._mixture.plan import Changes, Span, Stop
 
 
 # By their roles: what brings sources back to their beginning; see `SourcePass`.

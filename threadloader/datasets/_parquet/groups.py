@@ -31,8 +31,7 @@ from threadloader.errors import DataError, RemoteError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadloader.datasets._files import File
-    from threadloader.datasets._shards.names import Files
+    from threadloader.datasets._files import File, Files
 
 
 _GAP = 1 << 20  # bytes that are read rather than left out: at 100 MB/s a request takes as long

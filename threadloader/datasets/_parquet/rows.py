@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 from threadloader._authors import Dataset, rank_and_world
+from threadloader.datasets._files import Files
 from threadloader.datasets._shards.decoding import called
-from threadloader.datasets._shards.names import Files
 from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from threadloader.datasets._files import Patterns
     from threadloader.datasets._parquet.groups import RowGroups
-    from threadloader.datasets._shards.names import Patterns
 
 
 # Batches that threads may be making at once, so that none decodes a group which another has done

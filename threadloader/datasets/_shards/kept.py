@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from threadloader._authors import Dataset
+from threadloader.datasets._files import Files
 from threadloader.datasets._local_file import write_whole
 from threadloader.datasets._record import packed, unpacked
-from threadloader.datasets._shards.names import Files, checked_index
 from threadloader.datasets._urls import is_url, unsigned
+from threadloader.errors import checked_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from threadloader.datasets._files import File
-    from threadloader.datasets._shards.names import Patterns
+    from threadloader.datasets._files import File, Patterns
 
 
 class IndexedFiles(Dataset[Any]):

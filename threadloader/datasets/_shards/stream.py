@@ -17,7 +17,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadloader._authors import get_worker_info, pass_seed, rank_and_world
-from threadloader.datasets._shards.names import Files
+from threadloader.datasets._files import Files
 from threadloader.datasets._shards.sharding import SharedStream
 from threadloader.errors import StateError, checked_count
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from threadloader._authors import Part
-    from threadloader.datasets._shards.names import Patterns
+    from threadloader.datasets._files import Patterns
 
 
 T = TypeVar("T")

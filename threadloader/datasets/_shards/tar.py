@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from threadloader.datasets._files import File
-    from threadloader.datasets._shards.names import Patterns
+    from threadloader.datasets._files import File, Patterns
 
 
 # The ends of keys and of members, (samples,); of each member the offset of its data in the shard,

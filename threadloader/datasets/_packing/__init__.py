@@ -1,1 +1,0 @@
-"""Packing of sequences into rows of one length."""
