@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from threadloader.datasets._parquet.rows import ParquetRows as ParquetRows
     from threadloader.datasets._remote.remote_file import RemoteFile as RemoteFile
     from threadloader.datasets._remote.remote_file import list_remote as list_remote
-    from threadloader.datasets._remote.retries import Retries as Retries
+    from threadloader.datasets._remote.requests import Retries as Retries
     from threadloader.datasets._shards.tar import TarShards as TarShards
     from threadloader.datasets._shards.tar import TarStream as TarStream
 
@@ -39,7 +39,7 @@ _MODULES = {
     "ParquetRows": "._parquet.rows",
     "PerThread": "threadloader._authors",
     "RemoteFile": "._remote.remote_file",
-    "Retries": "._remote.retries",
+    "Retries": "._remote.requests",
     "TarShards": "._shards.tar",
     "TarStream": "._shards.tar",
     "decode_image": "._images.decode",

@@ -19,7 +19,7 @@ from threadloader.datasets._mixture.plan import (
     taken_apart,
     tell_epoch,
 )
-from threadloader.datasets._shards.sharding import Shared
+from threadloader.datasets._shards.stream import Shared
 from threadloader.errors import checked_count, checked_index
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from threadloader.datasets._mixture.plan import (
     tell_epoch,
 )
 from threadloader.datasets._shards.decoding import called
-from threadloader.datasets._shards.sharding import SharedStream
+from threadloader.datasets._shards.stream import SharedStream
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:

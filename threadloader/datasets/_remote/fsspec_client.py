@@ -12,7 +12,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
+from threadloader.datasets._remote.requests import MIB, FetchedRange, TransferError, Version
 from threadloader.datasets._urls import shown_url
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
+from threadloader.datasets._remote.requests import MIB, FetchedRange, TransferError, Version
 from threadloader.datasets._urls import is_web, shown_url
 from threadloader.errors import shortened
 

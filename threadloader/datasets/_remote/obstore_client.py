@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from threadloader.datasets._remote.client import FetchedRange, TransferError, Version
+from threadloader.datasets._remote.requests import FetchedRange, TransferError, Version
 from threadloader.datasets._urls import is_web, shown_url
 
 if TYPE_CHECKING:

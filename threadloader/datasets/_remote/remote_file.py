@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from threadloader._authors import Stop
 from threadloader.datasets._folder_cache import FolderCache
-from threadloader.datasets._remote.client import MIB, Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
 from threadloader.datasets._remote.http_client import HttpClient
 from threadloader.datasets._remote.hub_urls import login, resolved
 from threadloader.datasets._remote.obstore_client import ObstoreClient
 from threadloader.datasets._remote.read_ahead import RANGE_BYTES, ReadAhead
-from threadloader.datasets._remote.retries import Retries, with_retries
+from threadloader.datasets._remote.requests import MIB, Retries, Version, with_retries
 from threadloader.datasets._urls import shown_url, unsigned
 from threadloader.errors import DataError
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from threadloader.datasets._remote.client import FetchedRange
+    from threadloader.datasets._remote.requests import FetchedRange
 
 
 LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its threads fetch at once

@@ -1,4 +1,7 @@
-"""Retries: which failures are tried again, how often, and after which wait.
+"""Requests: what one returns, which failures are tried again, how often, and after which wait.
+
+A client of a store has ``read(url, offset, nbytes)``, which makes one or two requests and never
+tries again; all threads share it.
 
 A wait is random between nothing and a bound that doubles, so threads that failed together do not
 come back together.  If a server says when to come back, that is obeyed, up to a limit.
@@ -12,10 +15,9 @@ import random
 import ssl
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from threadloader._authors import stops_here, wait
-from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._urls import shown_url, without_secrets
 from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError, checked_count
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MIB = 1 << 20  # bytes
 TRANSIENT = frozenset({408, 425, 429})  # HTTP: timed out, too early, too many; and all from 500 on
 # Another try can't change these, though they are OSErrors or come from a client's own code.
 PERMANENT = (
@@ -38,6 +41,36 @@ PERMANENT = (
     ValueError,
     ssl.CertificateError,
 )
+
+
+class Version(NamedTuple):
+    """The version of a file: it differs from that of an earlier file of the same name."""
+
+    size: int  # bytes
+    tag: str  # an ETag, or the time of the last change; empty if the store tells neither
+
+
+class FetchedRange(NamedTuple):
+    """A range of a file, as a client returns it."""
+
+    data: bytes  # the range that was asked for; shorter only where the file ends
+    version: Version
+
+
+class TransferError(OSError):
+    """The answer to one request can't be used: it has an error status, or too few bytes.
+
+    Args:
+        message: What is wrong with the answer.
+        status: HTTP's, if the status is what is wrong.
+        retry_after: Seconds that the server asks to wait.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
 
 
 @dataclass(frozen=True, slots=True)
