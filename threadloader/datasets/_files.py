@@ -97,7 +97,9 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
 
 
 class Files:
-    """The files that patterns stand for, in order.
+    """The files that patterns stand for, in order: their ``paths``, and ``files`` to read.
+
+    Workers share it; a class with a length and items would be copied for each, as a dataset is.
 
     Args:
         pattern: One or several.  ``{000..123}`` (digits, rising) and ``{a,b}`` are expanded, also
@@ -119,26 +121,17 @@ class Files:
         if not self.paths:
             msg = "no shards: the list of patterns is empty"
             raise ValueError(msg)
-        self._files = open_files(self.paths, **options)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __iter__(self) -> Iterator[File]:
-        return iter(self._files)
-
-    def __getitem__(self, number: int) -> File:
-        return self._files[number]
+        self.files = open_files(self.paths, **options)
 
     def __str__(self) -> str:
         """Return their number and names in words; URLs without their secrets."""
-        if len(self) == 1:
-            return f"1 shard, {self[0].path}"
-        return f"{len(self):,} shards, {self[0].path} to {self[-1].path}"
+        first, last = self.files[0].path, self.files[-1].path
+        count = len(self.files)
+        return f"1 shard, {first}" if count == 1 else f"{count:,} shards, {first} to {last}"
 
     def close(self) -> None:
         """Close files and connections; the next read opens them again."""
-        for file in self._files:
+        for file in self.files:
             file.close()
 
 

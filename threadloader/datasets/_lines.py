@@ -20,11 +20,12 @@ from threadloader.errors import DataError, checked_count
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from threadloader.datasets._files import File, Patterns
+    from threadloader.datasets._shards.kept import Index
 
 
 LIMIT = 16 << 20  # bytes of a line
@@ -71,15 +72,15 @@ class Lines(IndexedFiles):
         self.parse = parse
         super().__init__(pattern, index_folder, options)
         self.files = self._files.paths
-        for file, index in zip(self._files, self._indexes, strict=True):
-            over = np.flatnonzero(np.diff(index["starts"]) > limit)
+        for file, index in zip(self._files.files, self._indexes, strict=True):
+            over = np.flatnonzero(np.diff(index.starts) > limit)
             if len(over):
-                raise _too_long(file.path, int(index["starts"][over[0]]), limit)
+                raise _too_long(file.path, int(index.starts[over[0]]), limit)
 
     @classmethod
-    def samples_of(cls, index: Mapping[str, Any]) -> int:
+    def samples_of(cls, index: Index) -> int:
         """Return the number of lines in a file."""
-        return len(index["starts"]) - 1
+        return len(index.starts) - 1
 
     def check(self, path: str) -> None:
         """Refuse a file that is compressed."""
@@ -111,7 +112,7 @@ class Lines(IndexedFiles):
             IndexError: There is no such line.
         """
         file, found, row = self._find(index, "lines")
-        start, end = found["starts"][row : row + 2].tolist()
+        start, end = found.starts[row : row + 2].tolist()
         return _parsed(self.parse, file.read_at(start, end - start), file.path, start)
 
 
@@ -160,7 +161,7 @@ class LineStream(ShardStream[tuple[int, bytes]]):
     def read_shard(self, number: int) -> Iterator[tuple[int, bytes]]:
         """Yield the lines of a file, each with its offset in the unpacked file."""
         path, offset = self.path_of(number), 0
-        with open_unpacked(self._shared.files[number]) as unpacked:
+        with open_unpacked(self._shared.files.files[number]) as unpacked:
             while True:
                 try:
                     line = unpacked.stream.readline(self.limit + 1)

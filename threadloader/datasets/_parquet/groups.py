@@ -31,7 +31,7 @@ from threadloader.errors import DataError, RemoteError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from threadloader.datasets._files import File, Files
+    from threadloader.datasets._files import File
 
 
 _GAP = 1 << 20  # bytes that are read rather than left out: at 100 MB/s a request takes as long
@@ -61,7 +61,7 @@ class RowGroups:
         and taking from them, are atomic on both builds.
     """
 
-    def __init__(self, files: Files, columns: Sequence[str] | None, group_filter: Any):
+    def __init__(self, files: Sequence[File], columns: Sequence[str] | None, group_filter: Any):
         self.files = files
         if isinstance(group_filter, list):
             group_filter = parquet.filters_to_expression(group_filter)

@@ -86,9 +86,9 @@ class ParquetRows(Dataset[Any]):
             raise ModuleNotFoundError(msg, name="pyarrow") from error
         if isinstance(columns, str):
             raise TypeError(f"columns must be a list of names, but got {columns!r}")
-        files = Files(pattern, options)
-        self.files = files.paths
-        self._groups: RowGroups = RowGroups(files, columns, group_filter)
+        self._files = Files(pattern, options)
+        self.files = self._files.paths
+        self._groups: RowGroups = RowGroups(self._files.files, columns, group_filter)
         self.columns: Sequence[str] = tuple(self._groups.columns)
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
@@ -110,7 +110,7 @@ class ParquetRows(Dataset[Any]):
 
     def __repr__(self) -> str:
         groups = len(self._groups.starts) - 1
-        return f"ParquetRows: {len(self):,} rows in {groups:,} groups, {self._groups.files}"
+        return f"ParquetRows: {len(self):,} rows in {groups:,} groups, {self._files}"
 
     def __getitem__(self, index: int | Sequence[int] | NDArray[np.integer[Any]]) -> Any:
         """Return a row, or some: a dict by column.
@@ -186,7 +186,7 @@ class ParquetRows(Dataset[Any]):
 
     def close(self) -> None:
         """Close files and connections; the next read opens them again."""
-        self._groups.files.close()
+        self._files.close()
 
     def _taken(self, rows: NDArray[np.int64]) -> dict[str, Any]:
         """Return the values of rows, by column, in their order."""

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,9 +28,11 @@ from threadloader.datasets._urls import is_url, unsigned
 from threadloader.errors import checked_index
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from threadloader.datasets._files import File, Patterns
+
+
+class Index(SimpleNamespace):
+    """The index of a file: arrays and lists, by name; workers share it, as they do no dict."""
 
 
 class IndexedFiles(Dataset[Any]):
@@ -55,20 +58,20 @@ class IndexedFiles(Dataset[Any]):
         index_folder: str | os.PathLike[str] | None,
         options: dict[str, Any],
     ) -> None:
-        self._files = files = Files(pattern, options)
-        for path in files.paths:
+        self._files = found = Files(pattern, options)
+        for path in found.paths:
             self.check(path)
         with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
             # Taken first: if a file changes meanwhile, its index is built again.
-            stamps = list(pool.map(lambda file: file.stamp(), files))
-            places = [_places(path, index_folder) for path in files.paths]
-            self._indexes = tuple(pool.map(self._index, files, stamps, places))
-        for file, stamp in zip(files, stamps, strict=True):
+            stamps = list(pool.map(lambda file: file.stamp(), found.files))
+            places = [_places(path, index_folder) for path in found.paths]
+            self._indexes = tuple(pool.map(self._index, found.files, stamps, places))
+        for file, stamp in zip(found.files, stamps, strict=True):
             file.expect(stamp)  # another version of the file has other offsets
         self._ends = np.array(list(accumulate(map(self.samples_of, self._indexes))), np.int64)
 
     @classmethod
-    def samples_of(cls, index: Mapping[str, Any]) -> int:
+    def samples_of(cls, index: Index) -> int:
         """Return the number of samples in a file, by its index."""
         raise NotImplementedError
 
@@ -97,7 +100,7 @@ class IndexedFiles(Dataset[Any]):
         """Close files and connections; the next read opens them again."""
         self._files.close()
 
-    def _find(self, index: int, what: str) -> tuple[File, dict[str, Any], int]:
+    def _find(self, index: int, what: str) -> tuple[File, Index, int]:
         """Return the file that has a sample, the file's index, and the sample's row there.
 
         Args:
@@ -110,23 +113,23 @@ class IndexedFiles(Dataset[Any]):
         number = checked_index(index, len(self), what)
         file = int(self._ends.searchsorted(number, "right"))
         row = number - (int(self._ends[file - 1]) if file else 0)
-        return self._files[file], self._indexes[file], row
+        return self._files.files[file], self._indexes[file], row
 
-    def _index(self, file: File, stamp: str, places: list[Path]) -> Any:
+    def _index(self, file: File, stamp: str, places: list[Path]) -> Index:
         """Return a file's index: from its own file or, if there is none, built and kept there."""
         told = {"version": self.index_version, "stamp": stamp}
         for place in places:
             with suppress(Exception):  # there is none, or its bytes mean anything
                 kept = unpacked(0, place.read_bytes())
                 if told.items() <= kept.items():
-                    return {name: kept[name] for name in self.index_names}
+                    return Index(**{name: kept[name] for name in self.index_names})
         index = self.build_index(file)
         record = packed(0, told | index)
         for place in places:
             with suppress(OSError):  # then the next place, or it is built again the next time
                 write_whole(place, record)
                 break
-        return index
+        return Index(**index)
 
 
 def cache_folder() -> Path:

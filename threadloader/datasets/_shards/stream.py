@@ -171,7 +171,7 @@ class ShardStream(SharedStream, Generic[T]):
 
     def path_of(self, number: int) -> str:
         """Return a shard's path for errors: a URL without its secrets."""
-        return str(self._shared.files[number].path)
+        return str(self._shared.files.files[number].path)
 
     def close(self) -> None:
         """Close files and connections; the next pass opens them again."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from threadloader.datasets._files import File, Patterns
+    from threadloader.datasets._shards.kept import Index
 
 
 # The ends of keys and of members, (samples,); of each member the offset of its data in the shard,
@@ -92,9 +93,9 @@ class TarShards(IndexedFiles):
         self.shards = self._files.paths
 
     @classmethod
-    def samples_of(cls, index: Mapping[str, Any]) -> int:
+    def samples_of(cls, index: Index) -> int:
         """Return the number of samples in a shard."""
-        return len(index["key_ends"])
+        return len(index.key_ends)
 
     def check(self, path: str) -> None:
         """Refuse what is no archive, or compressed."""
@@ -154,18 +155,18 @@ class TarShards(IndexedFiles):
         return [_key_of(each, row) for each, row in rows]
 
 
-def _key_of(index: Mapping[str, Any], row: int) -> str:
+def _key_of(index: Index, row: int) -> str:
     """Return a sample's key."""
-    ends = index["key_ends"]
-    found = index["keys"][ends[row - 1] if row else 0 : ends[row]]
+    ends = index.key_ends
+    found = index.keys[ends[row - 1] if row else 0 : ends[row]]
     return str(found.tobytes().decode("utf-8", "surrogateescape"))
 
 
-def _members_of(index: Mapping[str, Any], row: int) -> dict[str, SampleMember]:
+def _members_of(index: Index, row: int) -> dict[str, SampleMember]:
     """Return a sample's members by extension, without their data."""
-    key, ends, names = _key_of(index, row), index["member_ends"], index["extensions"]
+    key, ends, names = _key_of(index, row), index.member_ends, index.extensions
     some = slice(ends[row - 1] if row else 0, ends[row])
-    columns = [index[name][some].tolist() for name in ("kinds", "offsets", "sizes")]
+    columns = [each[some].tolist() for each in (index.kinds, index.offsets, index.sizes)]
     return {
         names[kind]: SampleMember(f"{key}.{names[kind]}", offset, size, None)
         for kind, offset, size in zip(*columns, strict=True)
@@ -238,7 +239,7 @@ class TarStream(ShardStream[RawSample]):
 
     def read_shard(self, number: int) -> Iterator[RawSample]:
         """Yield the samples of a shard, with the data of the members that fields name."""
-        file: File = self._shared.files[number]
+        file: File = self._shared.files.files[number]
         with open_unpacked(file) as archive:
             reader = TarReader(archive, file.path, self.sample_limit)
             yield from reader.samples(self.fields.wanted)
