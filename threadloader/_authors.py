@@ -83,8 +83,8 @@ class SourcePass:
             `pass_seed`.
         states: As `states` returned them; none for the beginning.
         ended: Whether they are those of the end of a pass: this one is the next.
-        broken_off: By role, what brings a source back to its beginning, as long as a pass of it
-            that was restored has not ended.
+        broken_off: Gets by role what brings a source back to its beginning, as long as a pass of it
+            that was restored has not ended.  None: its own next pass is not this one's business.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -102,7 +102,7 @@ class SourcePass:
         broken_off: dict[str, Callable[[], None]] | None = None,
     ) -> None:
         self._role, self._source = role, source
-        self._broken_off = {} if broken_off is None else broken_off
+        self._broken_off = broken_off
         self._within: Callable[..., Any] = _called
         seed = pass_seed()
         if passes and seed is not None:
@@ -120,7 +120,7 @@ class SourcePass:
         if ended:
             resume.restore_after(source, states)
             states = {}
-        elif "dataset" in states and resume.is_stateful(source):
+        elif "dataset" in states and self._broken_off is not None and resume.is_stateful(source):
             self._fresh = fresh = resume.fresh_state(source)
             if fresh is not None:
                 self._broken_off[role] = lambda: resume.restore_between(role, source, fresh)
@@ -139,8 +139,8 @@ class SourcePass:
 
     def end(self) -> None:
         """Let the next pass over the source be whole, after this one gave all."""
-        self._broken_off.pop(self._role, None)
-        if self._fresh is not None:
+        if self._broken_off is not None and self._fresh is not None:
+            self._broken_off.pop(self._role, None)
             resume.restore_whole(
                 self._role, self._source, resume.snapshot(self._source), self._fresh
             )
