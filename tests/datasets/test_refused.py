@@ -87,7 +87,6 @@ TYPES: dict[str, Callable[[], Any]] = {  # the same
     "max_tokens must be a number": lambda: others.TokenBatches([1], "9"),
     "fields='jpg'": lambda: some.TarShards("*.tar", fields="jpg"),
     "transfrm": lambda: some.TarShards("*.tar", transfrm=len),
-    "options are the store's": lambda: some.RemoteFile(URL, object(), headers={}),
     "decode": lambda: some.TarShards("*.tar", decode="pil"),
 }
 IMAGES: dict[str, Any] = {

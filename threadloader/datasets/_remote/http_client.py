@@ -88,10 +88,8 @@ class HttpClient:
         return self._follow(url, url, offset, nbytes)
 
     def close(self) -> None:
-        """Close idle connections."""
-        while self._pools:
-            with suppress(KeyError):  # another thread was faster
-                self._pools.popitem()[1].close()
+        """Close idle connections, as a pool does that nobody has any more."""
+        self._pools.clear()
 
     def _follow(self, url: str, target: str, offset: int, nbytes: int) -> FetchedRange:
         """Return a range; follow redirects.  urllib3 does that, too, and logs where they lead to.
@@ -139,8 +137,6 @@ class HttpClient:
                 decode_content=False,
             )
             return _Answer(response, begun, self._read_timeout).range(offset, nbytes)
-        except self._urllib3.exceptions.ClosedPoolError:  # by another thread, with its file
-            return self._ask(place, headers, offset, nbytes)
         except self._urllib3.exceptions.HTTPError as error:
             found = _what_failed(error)
         try:

@@ -145,7 +145,6 @@ class RemoteFile:
         options: For a store of its own; see `RemoteStore`.
 
     Raises:
-        TypeError: Both a store and options are given.
         ModuleNotFoundError: What reads that store is not installed.
         ValueError: fsspec knows no such store, or an option is wrong.
 
@@ -157,9 +156,6 @@ class RemoteFile:
     __module__ = "threadloader.datasets"  # its public place, which pickles name
 
     def __init__(self, path: str, store: RemoteStore | None = None, **options: Any) -> None:
-        if store is not None and options:
-            msg = f"options are the store's: give them to RemoteStore, not {sorted(options)}"
-            raise TypeError(msg)
         self._url = path
         self._store = store or RemoteStore(**options)
         self._client, self._address = self._store.client(path)
