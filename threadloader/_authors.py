@@ -18,7 +18,6 @@ from threadloader._order.share import (
     Part,
     asked,
     check_askable,
-    check_rank,
     is_askable,
     rank_and_world,
 )
@@ -46,7 +45,6 @@ __all__ = [
     "Stop",
     "asked",
     "check_askable",
-    "check_rank",
     "drawing_nothing",
     "free_memory",
     "get_worker_info",

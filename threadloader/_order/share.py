@@ -93,8 +93,7 @@ def rank_and_world() -> tuple[int, int]:
     ``RANK`` and ``WORLD_SIZE``, as torchrun and others set them; else 0 and 1.
 
     Raises:
-        ValueError: Only one of the two variables is set, they are no numbers, or the rank is not
-            below the number of ranks.
+        ValueError: Only one of the two variables is set, or they are no numbers.
     """
     told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
     joined = _torch.rank_and_world()
@@ -108,19 +107,7 @@ def rank_and_world() -> tuple[int, int]:
             "or neither, or give rank= and world_size="
         )
         raise ValueError(msg) from None
-    check_rank(rank, world)
     return rank, world
-
-
-def check_rank(rank: int, world_size: int) -> None:
-    """Refuse a rank that there is not.
-
-    Raises:
-        ValueError: It is not from 0 to ``world_size`` (excluded).
-    """
-    if not 0 <= rank < world_size:
-        msg = f"rank={rank} is none of world_size={world_size}"
-        raise ValueError(msg)
 
 
 PROTOCOL = "shard(rank, world_size, epoch)"
@@ -135,7 +122,14 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, rank: int, world_size: int, worker: int, workers: int, epoch: int) -> Part:
-        """Return the part of a worker of a rank."""
+        """Return the part of a worker of a rank.
+
+        Raises:
+            ValueError: There is no such rank.
+        """
+        if not 0 <= rank < world_size:
+            msg = f"rank={rank} is none of world_size={world_size}"
+            raise ValueError(msg)
         return cls(worker * world_size + rank, workers * world_size, epoch)
 
 

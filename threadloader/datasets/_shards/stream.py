@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from threadloader._authors import (
     IterableDataset,
     Part,
-    check_rank,
     get_worker_info,
     part_here,
     pass_seed,
@@ -82,9 +81,9 @@ class SharedStream(IterableDataset[Any]):
         Raises:
             ValueError: There is no such part.
         """
-        check_rank(rank, world_size)
         twin = copy.copy(self)
-        twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
+        part = Part.of(rank, world_size, worker=0, workers=1, epoch=epoch)
+        twin._part = part  # noqa: SLF001  # a copy of this
         return twin
 
     def _part_here(self) -> Part:
