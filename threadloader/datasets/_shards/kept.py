@@ -61,10 +61,10 @@ class IndexedFiles(Dataset[Any]):
         self._files = found = Files(pattern, options)
         for path in found.paths:
             self.check(path)
+        places = [_places(path, index_folder) for path in found.paths]
         with ThreadPoolExecutor(thread_name_prefix="tl-index") as pool:
             # Taken first: if a file changes meanwhile, its index is built again.
             stamps = list(pool.map(lambda file: file.stamp(), found.files))
-            places = [_places(path, index_folder) for path in found.paths]
             self._indexes = tuple(pool.map(self._index, found.files, stamps, places))
         for file, stamp in zip(found.files, stamps, strict=True):
             file.expect(stamp)  # another version of the file has other offsets
