@@ -14,8 +14,12 @@ import _testcapi, os, sys, warnings
 sys.modules["torch"] = None  # its import takes seconds
 import numpy
 from threadloader import ThreadLoader
+from threadloader._engine import hanging
+from threadloader._threads import starting
 
 warnings.simplefilter("ignore")  # of forks where there are threads
+starting.LOOK_SECONDS = 0.01  # a thread that never begins is given up after as many looks
+hanging.WARNED_SECONDS = 0.5  # until the loop looks for threads that have ended
 def load(loader):
     return len(list(loader))
 
