@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from threadloader import ThreadLoader
+from threadloader._loader.arguments import ARGUMENTS
 
 
 def batches(loader: Any) -> list[list[Any]]:
@@ -230,23 +231,7 @@ def test_a_sampler_that_fails_does_so_for_who_takes_its_indices() -> None:
                 next(iterator._sampler_iter)
 
 
-NAMES = {
-    "transform": "a transform",
-    "seed": "a seed",
-    "device": "a device",
-    "shard": {"of": "mine"},
-    "output": ["logits"],
-    "prefetch": "some",
-    "on_error": 3,
-    "uneven": None,
-    "dataset_copy": object(),
-    "isolate_rng": "no",
-    "max_skipped": "none",
-    "max_threads": -1,
-    "memory_budget": "all",
-    "snapshot_every_n_steps": "often",
-    "device_prefetch": 0,
-}
+NAMES = dict.fromkeys(ARGUMENTS, "mine")
 
 
 def _before(kind: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.in_workers import THREADS, in_workers
@@ -281,9 +280,3 @@ def test_a_chain_of_20_000_objects_is_copied_link_by_link() -> None:
     first, *_ = in_workers(chain, places, threads=1)
     assert len(first) == len(places(chain)) == MANY
     assert set(first).isdisjoint(places(chain))
-
-
-@pytest.mark.parametrize("kind", [list, tuple, dict, collections.OrderedDict, frozenset])
-def test_a_container_of_20_000_entries_is_one_for_all(kind: Callable[[Any], Any]) -> None:
-    data = kind((k, k + 1) for k in range(MANY))
-    assert set(in_workers(data, id)) == {id(data)}
