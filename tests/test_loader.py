@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conformance.datasets import Endless
-from support.acting import Acting
 from support.orders import Counted
 from support.patience import PATIENCE, Spawn
 from support.shared import SharedList
-from support.streams import lists
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
@@ -44,11 +42,6 @@ class Held:
             self.held.set()
             assert self.gate.wait(PATIENCE)
         return index
-
-
-def recording(size: int, threads: list[threading.Thread]) -> Acting:
-    """Return samples that note the threads that make them."""
-    return Acting(size, lambda _: threads.append(threading.current_thread()))
 
 
 @pytest.mark.parametrize(
@@ -124,18 +117,6 @@ def test_a_loader_says_what_it_is() -> None:
     assert repr(loader) == "<ThreadLoader of range, 100 batches, 1 sample in each, 1 thread>"
     told = repr(ThreadLoader((n for n in range(3)), batch_size=None))
     assert told == "<ThreadLoader of generator, as many threads as are fastest>"
-
-
-def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
-    threads: list[threading.Thread] = []
-    dataset = recording(5, threads)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
-    before = threading.active_count()
-    assert lists(loader) == [[0, 1], [2, 3], [4]]
-    assert set(threads) == {threading.current_thread()}
-    assert threading.active_count() <= before
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4]]
-    assert len(set(threads)) == 2
 
 
 def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn) -> None:

@@ -149,21 +149,6 @@ def test_a_batch_of_numbers_never_turns_into_one_of_objects_or_strings(batch: li
         collated(batch)
 
 
-def test_arrays_of_two_shapes_are_an_error_that_names_shapes_and_row() -> None:
-    with pytest.raises(RuntimeError, match=r"\[2\] at entry 0 and \[3\] at entry 2"):
-        collated([np.zeros(2), np.zeros(2), np.zeros(3)])
-
-
-@needs_torch
-def test_tensors_become_arrays() -> None:
-    torch = pytest.importorskip("torch")
-
-    parameter = torch.nn.Parameter(torch.ones(2))
-    got = collated([{"a": parameter, "b": torch.tensor(1)}] * 3)
-    assert picture(got["a"]) == picture(np.ones((3, 2), np.float32))
-    assert picture(got["b"]) == picture(np.ones(3, np.int64))
-
-
 @needs_torch
 def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
     torch = pytest.importorskip("torch")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import re
-import sqlite3
 import sys
 import threading
 import time
@@ -51,22 +49,6 @@ def test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it(
 @pytest.mark.parametrize("make", SAFE, ids=lambda make: make.__name__)
 def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert_thread_safe(make(tmp_path))
-
-
-class Queries(Dataset):
-    """Asks a connection that was opened in the thread that checks."""
-
-    def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(path / "a.db")
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.connection.execute("SELECT ?", (index,)).fetchone()[0])
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # no __del__ of a copy closes its file
-def test_each_thread_has_its_own_of_a_connection(tmp_path: Path) -> None:
-    assert_thread_safe(Queries(tmp_path))
-    gc.collect()  # where nobody asks for the warnings of connections that are dropped
 
 
 def test_an_attribute_set_on_a_trained_model_is_found() -> None:

@@ -72,14 +72,6 @@ def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> 
     assert consumer.result(PATIENCE) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_iterator_is_its_own_iterator_and_has_a_length(threads: int) -> None:
-    with ThreadLoader(range(5), batch_size=2, threads=threads) as loader:
-        iterator = iter(loader)
-        assert iter(iterator) is iterator
-        assert len(iterator) == 3
-
-
 def test_threads_end_with_the_last_batch_though_the_iterator_is_kept(spawn: Spawn) -> None:
     before = set(threading.enumerate())
     iterator = iter(ThreadLoader(range(4), threads=2))
@@ -105,16 +97,6 @@ def test_close_wakes_a_consumer_before_the_running_samples_end(
         consumer.result(PATIENCE)
     dataset.open()
     closing.result(PATIENCE)
-
-
-def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Spawn) -> None:
-    dataset = Gated(4)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
-    consumer = spawn(next, iter(loader))
-    dataset.await_entry(0)
-    spawn(loader.close).result(PATIENCE)
-    dataset.open()
-    assert isinstance(consumer.exception(PATIENCE), ClosedError)
 
 
 def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:

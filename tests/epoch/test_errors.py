@@ -6,12 +6,10 @@ import pickle
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from threading import Event
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from support.acting import Acting
 from support.faulty import Faulty, Whole
 from support.patience import PATIENCE, Spawn
 from support.streams import OUTPUTS, outcomes
@@ -128,23 +126,6 @@ def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn:
     )
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error.__notes__ == ["in worker 0, batch 0"]
-
-
-def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn) -> None:
-    errors = {index: KeyError(index) for index in (1, 3)}
-    went_on = Event()
-
-    def act(index: int) -> None:
-        """Sample 1 fails only after sample 3 has failed and its thread is in sample 4."""
-        if index == 1:
-            assert went_on.wait(PATIENCE)
-        if index == 4:
-            went_on.set()
-        if index in errors:
-            raise errors[index]
-
-    loader: ThreadLoader[Any] = ThreadLoader(Acting(6, act), batch_size=4, threads=2)
-    assert spawn(outcomes, loader).result(PATIENCE) == [errors[1], [4, 5]]
 
 
 @with_and_without_threads

@@ -272,16 +272,6 @@ def test_an_index_out_of_range_fails_its_batch_alone_and_is_named(
 
 
 @pytest.mark.filterwarnings("ignore:a sample was left out")
-@pytest.mark.parametrize("bad", [SIZE, -SIZE - 1, 2**63, -(2**64)])
-def test_an_index_out_of_range_can_be_left_out(bad: int, spawn: Spawn) -> None:
-    batches = [[0, 1], [2, bad], [4, -1]]
-    with make(np.arange(SIZE), 1, batch_sampler=batches, on_error="skip") as loader:
-        lists = spawn(lambda: [batch.tolist() for batch in loader]).result(PATIENCE)
-    assert lists == [[0, 1], [2], [4, SIZE - 1]]
-    assert [each.index for each in loader.statistics().skipped] == [bad]
-
-
-@pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_indices_that_are_told_are_plain_numbers(spawn: Spawn) -> None:
     """As they are without gathering: they go into logs and JSON."""
     asked: list[Any] = []

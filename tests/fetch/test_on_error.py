@@ -6,7 +6,6 @@ import errno
 import gc
 import warnings
 import weakref
-from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -269,20 +268,6 @@ def test_nothing_keeps_an_error_that_was_skipped(
     gc.collect()
     assert len(errors) == 5
     assert [error() for error in errors] == [None] * 5
-
-
-def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None:
-    """The first row of a batch waits in one thread for the fourth, in the other."""
-    barrier = Barrier(2)
-
-    class Together(Faulty):
-        def __getitem__(self, index: int) -> Any:
-            if index in {0, 3}:
-                barrier.wait(PATIENCE)
-            return super().__getitem__(index)
-
-    loader = skipping(Together({0, 3, 5}), 8, threads=2, dataset_copy="shared")
-    assert run(spawn, loader) == survivors({0, 3, 5}, rows=8)
 
 
 # How many ----------------------------------------------------------------------------------------

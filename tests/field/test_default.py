@@ -72,19 +72,6 @@ def test_a_sampler_of_the_users_is_drawn_as_far_ahead_as_threads_need(
 # What fails.
 
 
-class Broken(Slow):
-    def value(self, index: int) -> int:
-        if index in (20, 40):
-            msg = f"sample {index}"
-            raise ValueError(msg)
-        return index
-
-
-def test_what_fails_in_the_calling_thread_too_is_the_users_error() -> None:
-    with pytest.raises(ValueError, match="sample 20"):
-        load(Broken())
-
-
 # What the first samples load and open.
 
 
@@ -145,30 +132,6 @@ def test_threads_that_open_something_each_are_at_most_two_a_core(tmp_path: Path)
 # Objects of which workers can't have copies
 
 
-def test_one_thread_loads_where_workers_would_share(tmp_path: Path) -> None:
-    class Held(Slow):
-        """Reads its number, four bytes, where another thread may move the place meanwhile."""
-
-        def __init__(self, file: Any) -> None:
-            self.file = file
-            self.pipe = (n for n in ())  # a C object that nobody can copy
-
-        def value(self, index: int) -> int:
-            self.file.seek(4 * index)
-            time.sleep(SLOW / 4)
-            return int(self.file.read(4))
-
-    path = tmp_path / "numbers"
-    path.write_bytes(b"".join(b"%04d" % n for n in range(Slow.length)))
-    with (
-        path.open("r+b") as file,
-        pytest.warns(UserWarning, match=r"one thread loads.*dataset\.pipe") as told,
-    ):
-        samples = load(Held(file))
-    assert len(told) == 1
-    assert [value for _, value, _ in samples] == list(range(Slow.length))
-
-
 # Iterable datasets
 
 
@@ -223,54 +186,6 @@ def test_an_array_that_a_sampler_refills_is_copied(
 
 
 # What is a worker's own all the same.
-
-
-class Scratch(Slow):
-    """Something that is made on first use, and written by each sample."""
-
-    length = 200
-    scratch: Any = None
-
-    def __init__(self, make: Any, write: Any) -> None:
-        self.make, self.write = make, write
-
-    def value(self, index: int) -> int:
-        if self.scratch is None:
-            self.scratch = self.make()
-        return int(self.write(self.scratch, index))
-
-
-class Turning:
-    """A transform that keeps what it was called with."""
-
-    def __call__(self, index: int) -> int:
-        self.square = index * index
-        time.sleep(SLOW)
-        return self.square
-
-
-def written(scratch: Any, index: int) -> int:
-    scratch[0] = index
-    time.sleep(SLOW)
-    return int(scratch[0])
-
-
-@pytest.mark.parametrize("given", [{}, {"threads": 4}, {"batch_size": 1}], ids=str)
-@pytest.mark.parametrize(
-    ("make", "write"),
-    [
-        (lambda: np.zeros(4), written),
-        (lambda: [0], written),
-        (dict, written),
-        (Turning, lambda turning, index: turning(index) ** 0.5),
-    ],
-    ids=["array", "list", "dict", "transform"],
-)
-def test_what_each_sample_writes_is_each_threads_own(
-    make: Any, write: Any, given: dict[str, Any]
-) -> None:
-    samples = load(Scratch(make, write), **given)
-    assert [value for _, value, _ in samples] == list(range(200))
 
 
 def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -37,42 +38,28 @@ def _frame() -> Any:
     return pytest.importorskip("pandas").DataFrame({"x": np.arange(9)})
 
 
+def _mapped() -> Any:
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.uint8, "w+", shape=1 << 21)
+
+
 DATA: dict[str, Callable[[], Any]] = {
     "array": lambda: np.zeros(SIZE),
+    "memory map": _mapped,
     "tensor": lambda: pytest.importorskip("torch").zeros(SIZE),
     "frame": _frame,
 }
 
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
-@pytest.mark.parametrize(
-    "keep", [lambda it: it, lambda it: [it], lambda it: {"it": [it]}], ids=["alone", "list", "dict"]
-)
-def test_large_data_is_shared(make: Any, keep: Any) -> None:
-    data, kept = make(), keep(0)
-    kept = keep(data)
-    found = replicas(Rows(kept=kept))
-    assert len({id(replica) for replica in found}) == 3
-    for replica in found:
-        part = replica.kept
-        while isinstance(part, (list, dict)):
-            part = part[0] if isinstance(part, list) else part["it"]
-        assert part is data
-
-
-def test_a_memory_map_is_shared(tmp_path: Path) -> None:
-    np.save(tmp_path / "it.npy", np.arange(1 << 18))
-    data = np.load(tmp_path / "it.npy", mmap_mode="r")
-    assert all(replica.data is data for replica in replicas(Rows(data=data)))
-
-
 @pytest.mark.parametrize("lock", [False, True])
-def test_large_data_of_what_cannot_be_deep_copied_is_shared(lock: bool) -> None:
-    data, small = np.zeros(SIZE), [3, 1, 2]
-    dataset = Rows(data=data, small=small, lock=threading.Lock() if lock else None)
-    found = replicas(dataset)
-    assert all(replica.data is data for replica in found)
+def test_large_data_is_shared(make: Any, lock: bool) -> None:
+    data, small = make(), [3, 1, 2]
+    kept = {"it": [data]}
+    found = replicas(Rows(data=data, kept=kept, small=small, lock=Lock() if lock else None))
+    assert len({id(replica) for replica in found}) == 3
     assert len({id(replica.small) for replica in found}) == 3
+    assert all(replica.data is replica.kept["it"][0] is data for replica in found)
 
 
 def test_a_file_of_an_iterable_is_opened_again_for_each_replica(tmp_path: Path) -> None:

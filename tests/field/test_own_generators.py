@@ -172,21 +172,3 @@ def test_a_transform_of_an_iterable_has_generators_of_its_own() -> None:
     first = loaded(0)
     assert first == loaded(2) == loaded(5)
     assert len({*first[0], *first[1]}) == 2 * SIZE
-
-
-@pytest.mark.parametrize("inside", [{"threads": 0}, {"threads": 1}, {}], ids=str)
-def test_without_isolation_generators_go_on_in_a_loader_within_a_sample(
-    inside: dict[str, int],
-) -> None:
-    draws = of_numpy(3)
-
-    class Loads:
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            options: dict[str, Any] = {"collate_fn": draws, "isolate_rng": False, **inside}
-            return list(ThreadLoader(range(6), 2, **options))
-
-    for (batches,) in ThreadLoader(Loads(), 1, threads=0, collate_fn=list):
-        assert len(set(batches)) == 3

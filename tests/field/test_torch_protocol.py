@@ -58,17 +58,6 @@ THREADS = [{}, {"threads": 2}, {"threads": 2, "persistent_workers": True}, {"thr
 
 
 @pytest.mark.parametrize("options", THREADS, ids=str)
-def test_iter_asks_get_iterator_which_a_subclass_wraps(options: dict[str, Any]) -> None:
-    class Doubled(ThreadLoader[Any]):  # PyG's NodeLoader
-        def _get_iterator(self) -> Any:
-            return (2 * batch for batch in super()._get_iterator())
-
-    with Doubled(range(4), batch_size=2, **options) as loader:
-        for _ in range(2):
-            assert batches(loader) == [[0, 2], [4, 6]]
-
-
-@pytest.mark.parametrize("options", THREADS, ids=str)
 def test_get_iterator_is_a_fresh_one_whatever_iter_is_overridden_by(
     options: dict[str, Any],
 ) -> None:

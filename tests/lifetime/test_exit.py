@@ -171,48 +171,38 @@ for batch in ThreadLoader(Broken(), 4, threads=1):
 
 
 STUCK = {
-    "an iterator": """
-loader = ThreadLoader(Numbers(slow=[0], seconds={seconds}), threads=2)
-kept = iter(loader)
-loader.dataset.entered.wait()
-""",
-    "persistent workers": """
-loader = ThreadLoader(Numbers(slow=[0], seconds={seconds}), threads=2, persistent_workers=True)
-kept = iter(loader)
-loader.dataset.entered.wait()
-""",
-    "an iterator that was dropped": """
-loader = ThreadLoader(Numbers(slow=[0], seconds={seconds}), threads=2)
-dropped = iter(loader)
-loader.dataset.entered.wait()
-del dropped
-""",
+    "an iterator": ("", ""),
+    "persistent workers": (", persistent_workers=True", ""),
+    "an iterator that was dropped": ("", "del iterator"),
 }
 
 
-@pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
-def test_a_running_sample_ends_before_the_process_does(stuck: str) -> None:
-    code, output, errors = run(stuck.format(seconds=0.5) + "say('leaving')")
-    assert (code, errors) == (0, "")
-    assert output == "sample ended\n"
+@pytest.mark.parametrize(("option", "then"), STUCK.values(), ids=STUCK)
+def test_a_running_sample_ends_before_the_process_does(option: str, then: str) -> None:
+    code, output, errors = run(f"""
+loader = ThreadLoader(Numbers(slow=[0], seconds=0.5), threads=2{option})
+iterator = iter(loader)
+loader.dataset.entered.wait()
+{then}
+say("leaving")
+""")
+    assert (code, output, errors) == (0, "sample ended\n", "")
 
 
-@pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
-def test_a_sample_that_never_ends_does_not_keep_the_process(stuck: str) -> None:
-    code, output, errors = run(stuck.format(seconds=FOR_EVER) + "say('leaving')")
-    assert (code, output, errors) == (0, "", "")  # and not that of the watchdog
-
-
-def test_many_samples_that_never_end_share_one_limit() -> None:
+def test_samples_that_never_end_share_one_limit_and_do_not_keep_the_process() -> None:
     many = int(1.5 * PATIENCE / LIMIT)  # which one after the other the watchdog would not let end
-    code, _, errors = run(f"""
-loaders = [ThreadLoader(Numbers(slow=[0], seconds={FOR_EVER}), threads=1) for _ in range({many})]
+    code, output, errors = run(f"""
+loaders = [
+    ThreadLoader(Numbers(slow=[0], seconds={FOR_EVER}), threads=1, persistent_workers=n % 2 == 1)
+    for n in range({many})
+]
 iterators = [iter(loader) for loader in loaders]
 for loader in loaders:
     loader.dataset.entered.wait()
+del iterators[:2]
 say("leaving")
 """)
-    assert (code, errors) == (0, "")
+    assert (code, output, errors) == (0, "", "")  # and not that of the watchdog
 
 
 # Ctrl-C

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import weakref
 
-import numpy as np
 import pytest
 from support.child import run_child
-
-from threadloader._lifetime import DeviceMemory
 
 # Whoever frees the memory ends the process, as in C++.
 HEAD = """
@@ -31,28 +27,6 @@ def exit_code(script: str) -> int:
     return run_child(HEAD + script)[0]
 
 
-def test_memory_is_freed_where_that_is_safe() -> None:
-    array = np.zeros(3)
-    gone = weakref.ref(array)
-    locked = DeviceMemory(array, lambda: None)
-    del array
-    assert gone() is not None
-    del locked
-    assert gone() is None
-
-
-@pytest.mark.parametrize("error", [RuntimeError("lost"), KeyboardInterrupt()], ids=repr)
-def test_memory_is_kept_where_it_is_not(error: BaseException) -> None:
-    def check() -> None:
-        raise error
-
-    array = np.zeros(3)
-    alive = weakref.ref(array)
-    locked = DeviceMemory(array, check)
-    del array, locked
-    assert alive() is not None
-
-
 @with_abort
 def test_what_is_kept_outlives_the_interpreter() -> None:
     assert exit_code("held = [memory()]") != 0
@@ -63,17 +37,3 @@ def test_what_is_kept_outlives_the_interpreter() -> None:
 def test_page_locked_memory_is_left_to_the_system_when_the_interpreter_ends() -> None:
     assert exit_code("held = DeviceMemory(memory(), lambda: None)") == 0
     assert exit_code("held = DeviceMemory(memory(), lambda: None); del held") != 0
-
-
-@with_abort
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_page_locked_memory_of_the_parents_is_not_freed_in_a_forked_child() -> None:
-    script = """
-held = DeviceMemory(memory(), lambda: None)
-child = os.fork()
-if child == 0:
-    del held
-    os._exit(0)
-os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-"""
-    assert exit_code(script) == 0

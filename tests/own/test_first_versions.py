@@ -187,18 +187,6 @@ def test_a_tensor_keeps_its_class_its_bits_and_its_storage() -> None:
     assert whole[1] == 1
 
 
-def test_views_of_one_array_stay_together() -> None:
-    whole = np.zeros((4, 6))
-    kept = np.zeros(8, np.int32).view("f4")
-    views = whole[1:, ::2], whole.T, whole[::-1], whole.reshape(2, 12), kept.base, kept
-    for rows, columns, back, flat, base, floats in in_workers(views):
-        rows[0, 0] = 5
-        base[0] = 1
-        assert columns[0, 1] == back[2, 0] == flat[0, 6] == 5
-        assert floats[0] > 0
-    assert not whole.any()
-
-
 @pytest.mark.parametrize("row", [list, tuple, np.array])
 def test_rows_of_equal_length_stay_objects(row: Any) -> None:
     rows = np.empty((2, 1), object)
@@ -293,27 +281,6 @@ def test_a_class_whose_new_takes_arguments_is_copied_without_it(made: Any) -> No
     assert in_workers(made, now, put) == ALL
     assert not hasattr(made, "now")
     assert {type(each) for each in in_workers(made)} == {type(made)}
-
-
-def test_a_key_that_hashes_its_attribute_is_found_where_it_leads_to_itself() -> None:
-    class Key:
-        def __init__(self, name: str) -> None:
-            self.table, self.keys, self.name = {self: "a"} if name else {}, set(), name
-
-        def __hash__(self) -> int:
-            return hash(self.name)
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, Key) and self.name == other.name
-
-    Key.__init__(key := Key(""), "")
-    key.name = "name"
-    key.table[key] = "found"
-    key.keys.add(key)
-    for each in in_workers(key):
-        assert each is not key
-        assert each.table[each] == "found"
-        assert each in each.keys
 
 
 class Proxy:

@@ -65,14 +65,6 @@ def test_metrics_are_what_was_counted_and_totals_never_fall(threads: int, spawn:
         assert values == sorted(values), name
 
 
-def test_the_window_of_a_short_epoch_is_that_of_now(spawn: Spawn) -> None:
-    with ThreadLoader(range(64), 4, threads=1, prefetch=4) as loader:
-        iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
-        assert 0 <= loader.metrics("")["window_share"] <= 1
-        assert loader.statistics().recent.window_share is None
-
-
 def test_names_have_a_prefix_and_are_what_loggers_take() -> None:
     loader = ThreadLoader(range(8))
     assert all(name.startswith("train/") for name in loader.metrics(prefix="train/"))

@@ -17,8 +17,7 @@ from support.clock import DrivenClock
 from support.patience import PATIENCE, Spawn
 
 from threadloader import ThreadLoader
-from threadloader._report.interval import Interval, interval_of
-from threadloader._report.stats import Sums
+from threadloader._report.interval import Interval
 
 
 def kibibyte(index: int) -> Any:
@@ -108,14 +107,6 @@ def test_percentiles_are_of_all_batches_but_the_first(clock: DrivenClock) -> Non
     assert epoch.first_seconds == pytest.approx(100)
     assert epoch.loading_share == 1.0
     assert epoch.steady_share == pytest.approx(1.0)
-
-
-def test_samples_have_no_more_cpu_time_than_the_process() -> None:
-    # The few jobs that were measured never waited.
-    after = Sums(4.0, process_seconds=2.0, fetch_seconds=8.0, timed_seconds=1.0)
-    after.timed_cpu_seconds = 1.0
-    interval = interval_of(Sums(), after, threads=2)
-    assert (interval.cpu_share, interval.worker_cores, interval.cores) == (0.25, 0.5, 0.5)
 
 
 def test_an_epoch_ends_with_its_last_batch(clock: DrivenClock) -> None:
@@ -218,21 +209,6 @@ def test_the_totals_are_those_since_the_loader_was_made_and_are_told_in_few_line
     first, *others = repr(statistics).splitlines()
     assert first == "in all      80 samples, 20 batches, 2 epochs, 80.0 s"
     assert len(others) == 3
-
-
-@pytest.mark.filterwarnings("ignore:a sample was left out")
-def test_what_the_calling_thread_fetches_and_writes_is_counted_as_that() -> None:
-    def fail(index: int) -> None:
-        if index % 4 == 3:
-            raise ValueError(index)
-
-    large = Acting(12, fail, lambda _: np.zeros(1 << 20, np.uint8))
-    for sizes in ({"on_error": "skip"}, {"sampler": [0, 1, 2, 4, 5, 6, 8, 9, 10]}):
-        with ThreadLoader(large, 3, threads=0, output="numpy", **sizes) as loader:
-            list(loader)
-            totals = loader.statistics().totals
-        assert totals.fetch_seconds > 0.0
-        assert totals.collate_seconds > 0.0
 
 
 # Asks for reports as a signal handler would: as a module of ours begins to be imported, and at each

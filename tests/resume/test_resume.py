@@ -230,14 +230,3 @@ def test_a_batch_that_failed_counts_once_the_consumer_goes_on(
     whole = make(threads=threads, dataset=Acting(10), shuffle=False)
     rest = [[9]] if goes_on else [[3, 4, 5], [6, 7, 8], [9]]
     assert spawn(after, whole, state, 1).result(PATIENCE) == [rest]
-
-
-def test_ctrl_c_in_a_sample_loses_no_batch() -> None:
-    loader = make(threads=0, dataset=failing(KeyboardInterrupt), shuffle=False)
-    iterator = iter(loader)
-    assert next(iterator) == [0, 1, 2]
-    with pytest.raises(KeyboardInterrupt):
-        next(iterator)
-    state = as_json(loader.state_dict())
-    whole = make(threads=0, dataset=Acting(10), shuffle=False)
-    assert after(whole, state, 1) == [[[3, 4, 5], [6, 7, 8], [9]]]

@@ -356,52 +356,25 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
 
 # The first epoch of a process
 
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="torch is not installed"
-)
-DATASET = """
+FIRST_EPOCH = """
+import random, torch
+import numpy as np
 from threadloader import ThreadLoader
 class Draws:
     def __len__(self): return 6
-    def __getitem__(self, index):
-        import random
-        import numpy as np
-        return float(np.random.rand() + random.random())
-def batches(**options):
-    return [list(map(float, batch)) for batch in ThreadLoader(Draws(), 2, seed=1, **options)]
-def loaded():
-    return "threadloader._worker.redirect" in sys.modules
-"""
-
-
-def printed(program: str, *, torch: bool = False) -> list[str]:
-    hidden = "" if torch else "sys.modules['torch'] = None  # its import takes seconds"
-    return printed_by(f"import sys\n{hidden}\n{DATASET}{program}").splitlines()
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_nothing_is_redirected_or_loaded_for_it_before_a_worker_needs_it(threads: int) -> None:
-    program = f"""
-batches(threads={threads}, isolate_rng=False)
-print(loaded())
-first = batches(threads={threads})
-print(loaded(), first == batches(threads=2) == batches(threads=0))
-"""
-    assert printed(program) == ["False", "True True"]
-
-
-@needs_torch
-def test_a_first_epoch_leaves_the_process_random_state_alone() -> None:
-    program = """
-import torch
+    def __getitem__(self, index): return float(np.random.rand() + random.random())
 torch.set_default_dtype(torch.float64)
 torch.set_default_device("cpu")
 torch.manual_seed(3)
 state = torch.get_rng_state()
 with torch.inference_mode():
-    batches(threads=0)
+    list(ThreadLoader(Draws(), 2, seed=1, threads=0))
 from threadloader._worker import redirect
 from threadloader._torch.random_state import OperatorsByKey
 print(torch.equal(torch.get_rng_state(), state), type(redirect.operators) is OperatorsByKey)
 """
-    assert printed(program, torch=True) == ["True True"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_a_first_epoch_leaves_the_process_random_state_alone() -> None:
+    assert printed_by(FIRST_EPOCH) == "True True"

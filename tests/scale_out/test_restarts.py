@@ -169,20 +169,3 @@ def test_the_hash_of_an_epoch_is_the_same_after_any_kills(kind: str) -> None:
         first = [sample for samples, _ in alone.steps() for sample in samples]
         assert second == [sample for samples, _ in alone.steps() for sample in samples]
     assert sorted(first) != sorted(second)
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="its sampler draws an epoch at once, and keeps no order")
-def test_a_drawn_order_goes_on_from_any_sample() -> None:
-    from torch.utils.data import WeightedRandomSampler  # noqa: PLC0415  # optional
-
-    def loader(size: int, rank: int = 0, world_size: int = 1) -> ThreadLoader[Any]:
-        sampler = WeightedRandomSampler([1.0] * 60, 60, replacement=False)
-        options: Any = {"shard": (rank, world_size), "seed": 5, "output": "numpy", "threads": 0}
-        return ThreadLoader(range(60), size, sampler=sampler, **options)
-
-    (whole,) = loader(60)
-    first = loader(3, 0, 2)
-    assert next(iter(first)).tolist() == whole[:3].tolist()
-    rest = loader(4)
-    rest.load_state_dict(first.state_dict())  # 6 samples were delivered, by both ranks
-    assert np.concatenate(list(rest)).tolist() == whole[6:].tolist()

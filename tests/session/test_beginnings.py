@@ -16,8 +16,7 @@ from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 from support.streams import Rows, make
 
-from threadloader import ClosedError, _torch, get_worker_info
-from threadloader._engine import copier as copier_module
+from threadloader import _torch, get_worker_info
 from threadloader._engine import workers as workers_module
 from threadloader._threads import pool as pool_module
 
@@ -101,23 +100,6 @@ def test_the_error_of_a_worker_that_cannot_begin_is_raised_and_the_loader_goes_o
     assert error.__notes__[0] in {f"worker {number} could not run" for number in failing}
     monkeypatch.setattr(workers_module, "WorkerStream", whole)
     assert spawn(total, loader).result(PATIENCE) == TOTALS[kind]
-    spawn(loader.close).result(PATIENCE)
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_the_error_of_a_copier_that_cannot_begin_is_raised_and_the_loader_goes_on(
-    threads: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    def no_deque(*_: Any) -> Any:
-        raise MemoryError("no memory for what it does")
-
-    loader = KINDS["device"](threads=threads)
-    with monkeypatch.context() as patch:
-        patch.setattr(copier_module, "deque", no_deque)
-        error = spawn(end_of, loader).result(PATIENCE)
-    assert isinstance(error, MemoryError)
-    assert error.__notes__ == ["the copier could not run"]
-    assert spawn(total, loader).result(PATIENCE) == TOTALS["device"]
     spawn(loader.close).result(PATIENCE)
 
 
@@ -218,32 +200,3 @@ def test_what_an_epoch_draws_lies_between_what_others_draw(spawn: Spawn) -> None
 
 
 # A thread that is being started
-
-
-@pytest.mark.parametrize("whose", ["another", "its own"])
-@pytest.mark.parametrize("kind", ["map", "persistent", "transform"])
-def test_an_epoch_may_begin_while_a_thread_of_another_one_is_started(
-    kind: str, whose: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    """As where a new thread runs a finalizer of the user's before `Thread.start` returns."""
-    loader = KINDS[kind]()
-    inner = loader if whose == "its own" else KINDS["map"]()
-    begun = [False]
-
-    class Slow(threading.Thread):
-        def start(self) -> None:
-            if not begun[0]:
-                begun[0] = True
-                iterator = spawn(iter, inner).result(PATIENCE)
-                if whose == "another":
-                    assert spawn(next, iterator).result(PATIENCE) is not None
-            super().start()
-
-    monkeypatch.setattr(pool_module, "Joinable", Slow)
-    try:
-        assert spawn(total, loader).result(3 * PATIENCE) == TOTALS[kind]
-    except ClosedError:
-        assert whose == "its own"
-        assert kind in ("kept replicas", "plain", "transform"), "there is one reader at a time"
-    assert begun[0]
-    spawn(loader.close).result(PATIENCE)

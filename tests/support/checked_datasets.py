@@ -304,19 +304,6 @@ class Output(Dataset):
 # What hides: in default values, and in what was loaded before
 
 
-def total(index: int, parts: list[int] = []) -> int:  # noqa: B006  # what is found
-    parts.append(index)
-    others_run()
-    found = sum(parts)
-    parts.pop()
-    return found
-
-
-class DefaultValue(Dataset):
-    def __getitem__(self, index: int) -> int:
-        return total(index)
-
-
 class DependsOnOthers(Dataset):
     """What a worker has loaded before decides about a sample."""
 
@@ -375,7 +362,7 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("not-repeatable", "index 11: loaded again", [Unseeded]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
     ("not-repeatable", "index 1: ...; samples change dataset.source.row, which", [Replicas]),
-    ("mixed-samples", "index ... came out wrong", [Descriptor, DefaultValue]),
+    ("mixed-samples", "index ... came out wrong", [Descriptor]),
     ("thread-bound", "index 11: in a worker's thread", [Connection]),
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),

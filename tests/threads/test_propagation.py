@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 import queue
 import sys
 import threading
@@ -163,24 +161,6 @@ def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> N
     assert gone.wait(PATIENCE)
     dropped.set()
     assert answers.get(timeout=PATIENCE) == (None, 0)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_process_that_such_a_thread_forks_is_no_worker(spawn: Spawn) -> None:
-    fork = multiprocessing.get_context("fork")
-
-    def ask_forked() -> Any:
-        ours, theirs = fork.Pipe(duplex=False)
-        child = fork.Process(target=lambda: theirs.send((me(), in_a_thread(me))))
-        child.start()
-        assert ours.poll(PATIENCE)
-        answer = ours.recv()
-        child.join(PATIENCE)
-        return answer
-
-    [(_, there)] = told(Asks(in_a_thread, ask_forked), spawn, num_workers=1)
-    assert there == (None, None)
 
 
 @pytest.mark.skipif(INHERITS, reason="nothing is replaced where threads inherit context")

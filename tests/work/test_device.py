@@ -116,21 +116,6 @@ def test_batches_of_any_structure_are_those_without_a_device(
     assert (device.moves, len(device.receivers)) == (0, 8)
 
 
-@pytest.mark.parametrize("row", [1, 1 << 20])
-def test_each_leaf_on_the_device_has_memory_of_its_own(row: int, spawn: Spawn) -> None:
-    dataset = Acting(
-        3, sample=lambda n: (n, np.full(row, n, np.uint8), n / 2, np.full(row, 9, np.uint8))
-    )
-    device = FakeDevice()
-    with make(dataset, device) as loader:
-        (batch,) = spawn(list, loader).result(PATIENCE)
-    assert device.copies == 4
-    assert len({id(leaf.base) for leaf in batch}) == 4
-    assert [leaf.base.nbytes for leaf in batch] == [leaf.nbytes for leaf in batch]
-    assert [len({*batch[leaf].ravel()}) for leaf in range(4)] == [3, 3, 3, 1]
-    assert not device.broken
-
-
 FALLING_BACK: dict[str, dict[str, Any]] = {
     "a collate function": {"dataset": Numbers(), "collate_fn": np.stack},
     "ragged samples": {"dataset": Acting(SIZE, sample=lambda n: [n, float(n)][n % 2])},
@@ -150,22 +135,6 @@ def test_what_lies_in_no_slot_is_moved_by_the_copier(
     assert [word for word, _ in got] == ["moved"] * 8
     assert np.concatenate([np.ravel(batch) for _, batch in got]).size in (8 * 9, 8 * 3)
     assert (device.moves, device.copies, device.broken) == (8, 0, [])
-
-
-@each_kind_of_workers
-@pytest.mark.parametrize("collate_fn", [tuple, None])
-def test_a_batch_in_no_slot_is_page_locked_by_the_worker_that_made_it(
-    collate_fn: Any, workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice()
-    dataset = Acting(
-        SIZE, sample=lambda index: index if index % 2 else float(index)
-    )  # of no one layout
-    with make(dataset, device, collate_fn=collate_fn, **workers) as loader:
-        assert len(spawn(list, loader).result(PATIENCE)) == 8
-    assert not device.broken
-    assert len(device.pinners) == 8
-    assert {"-worker-" in thread.name for thread in device.pinners} == {bool(workers["threads"])}
 
 
 @each_kind_of_workers

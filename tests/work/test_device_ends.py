@@ -50,17 +50,6 @@ def test_an_error_of_a_copy_that_outlives_the_epoch_keeps_no_slot(spawn: Spawn) 
     assert becomes(lambda: loader.statistics().slots.filling == 0)
 
 
-@pytest.mark.parametrize("busy", [[2], [7], [0, 3, 6]], ids=str)
-@each_kind_of_workers
-def test_memory_that_the_device_has_a_moment_later_is_used(
-    busy: list[int], workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice(pending=busy.__contains__)
-    with make(Numbers(), device, device_prefetch=1, **workers) as loader:
-        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-    assert not device.broken
-
-
 class Pairs(Numbers):
     """Each batch has two leaves that are copied apart."""
 

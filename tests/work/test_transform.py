@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from itertools import islice
 from threading import Barrier, Thread
 from typing import Any
@@ -19,8 +18,6 @@ from support.streams import (
     outcomes,
     square,
 )
-
-from threadloader import get_worker_info
 
 
 @each_output
@@ -48,20 +45,6 @@ def test_a_transform_is_applied_by_several_threads_at_once(spawn: Spawn) -> None
 
     loader = make(Rows(3), 1, threads=4, transform=meet, dataset_copy="shared")
     assert spawn(lists, loader).result(2 * PATIENCE) == [[0], [1], [2]]
-
-
-def test_the_reader_is_alone_and_the_others_count_themselves_among_all(spawn: Spawn) -> None:
-    def reader() -> Iterator[tuple[int, int]]:
-        for _ in range(4):
-            info = get_worker_info()
-            yield info.id, info.num_workers
-
-    def tell(read: tuple[int, int]) -> tuple[Any, int, bool]:
-        info = get_worker_info()
-        return read, info.num_workers, 1 <= info.id < 3
-
-    loader = make(reader(), None, threads=3, transform=tell)
-    assert spawn(list, loader).result(PATIENCE) == [((0, 1), 3, True)] * 4
 
 
 @each_number_of_threads
