@@ -374,12 +374,6 @@ def test_every_argument_is_documented_with_an_example_and_its_default() -> None:
         assert name == "dataset" or ast.literal_eval(default) == arguments[name].default, name
 
 
-def test_every_public_name_is_documented() -> None:
-    text = "".join(map(text_of, PAGES))
-    names = [*threadloader.__all__, *threadloader.datasets.__all__]
-    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
-
-
 def test_every_statistic_is_documented() -> None:
     text = text_of(DOCS / "observing.md")
     fields = [field.name for field in dataclasses.fields(Statistics)]

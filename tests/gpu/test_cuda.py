@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -133,22 +132,6 @@ torch.cuda.synchronize()
     assert code == 0, told
 
 
-def test_what_a_collate_function_makes_is_pinned_by_a_worker() -> None:
-    threads = []
-
-    class Batch:
-        def __init__(self, samples: Any) -> None:
-            self.samples = torch.stack([torch.from_numpy(sample) for sample in samples])
-
-        def pin_memory(self) -> Any:
-            threads.append(threading.current_thread().name)
-            return self.samples.pin_memory()
-
-    ours = loader(rows_of(8, 8), 2, collate_fn=Batch, device=None, pin_memory=True)
-    assert all(batch.is_pinned() for batch in ours)
-    assert all("-worker-" in name for name in threads)
-
-
 def test_tensors_that_a_dataset_made_on_the_device_are_right() -> None:
     class Slow:
         def __len__(self) -> int:
@@ -178,12 +161,6 @@ def test_a_tensor_on_the_device_among_others_is_refused_as_by_torch(numbers: int
     assert str(raised.value) == str(expected.value)
 
 
-def test_all_loaders_copy_on_one_stream() -> None:
-    first, second = loader(rows_of(8, 8), 2), loader(rows_of(8, 8), 2)
-    streams = [ours._settings().device.here()._stream for ours in (first, second)]  # noqa: SLF001
-    assert streams[0] is streams[1]
-
-
 def test_a_full_device_fails_no_batch_that_there_will_be_memory_for() -> None:
     nbytes = 64 * MIB
     total = torch.cuda.get_device_properties(0).total_memory
@@ -196,15 +173,3 @@ def test_a_full_device_fails_no_batch_that_there_will_be_memory_for() -> None:
             assert int(batch[0, 0]) == 8 * number % 16
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-def test_batches_are_those_of_the_host_whatever_was_kept() -> None:
-    samples = [(np.full(3000, n, np.float32), n, {"a": np.arange(n, n + 3)}) for n in range(400)]
-    ours, theirs = loader(samples, 8), ThreadLoader(samples, 8, threads=2)
-    kept = list(ours)
-    for got, expected in zip(kept, theirs, strict=True):
-        flat = [*got[:2], got[2]["a"]], [*expected[:2], expected[2]["a"]]
-        for there, here in zip(*flat, strict=True):
-            assert there.is_cuda
-            assert there.dtype == here.dtype
-            assert torch.equal(there.cpu(), here)

@@ -18,6 +18,7 @@ sys.modules["torch"] = None
 from threadloader import ThreadLoader
 from threadloader._threads import pool
 from threadloader._engine import progress
+from threadloader._worker import redirect
 
 loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers=True)
 iterator = iter(loader)
@@ -28,6 +29,7 @@ LOCKS = [
     "loader._session.kept.collation.ring._lock",
     "iterator._progress._lock",
     "next(iter(loader._session.kept_workers._groups))._lock",
+    "redirect.hooks._lock",
 ]
 DOES = {
     "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",

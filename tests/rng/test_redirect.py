@@ -278,23 +278,6 @@ def test_a_child_forked_beside_workers_that_end_does_not_hang(
         worker.result(PATIENCE)
 
 
-@needs_fork
-def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, spawn: Spawn) -> None:
-    monkeypatch.setattr(_lifetime, "FORK_SECONDS", PAUSE)
-    held, forked = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with redirect.hooks._lock:  # noqa: SLF001  # no user code runs with it
-            held.set()
-            assert forked.wait(PATIENCE)
-
-    holder = spawn(hold)
-    assert held.wait(PATIENCE)
-    assert spawn(in_child, draws_plainly).result(PATIENCE) == 0
-    forked.set()
-    holder.result(PATIENCE)
-
-
 @each_number_of_threads
 def test_without_isolation_nothing_is_replaced_and_draws_come_from_the_global_state(
     threads: int, spawn: Spawn

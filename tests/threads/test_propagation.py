@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -125,42 +122,6 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
     for here, there in told(samples, spawn, num_workers=WORKERS):
         assert here == there
         assert here is not None
-
-
-def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
-    gone, dropped, asked = threading.Event(), threading.Event(), threading.Event()
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def ask(dataset: weakref.ref[Any]) -> None:
-        info = get_worker_info()
-        answers.put(info.dataset is dataset() is not None)
-        asked.set()
-        assert dropped.wait(PATIENCE)
-        answers.put((info.dataset, info.id))
-
-    class Samples:
-        def __len__(self) -> int:
-            return 1
-
-        def __getitem__(self, index: int) -> int:
-            weakref.finalize(self, gone.set).atexit = False
-            thread = Thread(target=ask, args=(weakref.ref(self),), name="test-asks")
-            thread.start()
-            answers.put(thread)
-            assert asked.wait(PATIENCE)  # while the dataset is there
-            return index
-
-    def load() -> None:
-        with ThreadLoader(Samples(), num_workers=1) as loader:
-            spawn(list, loader).result(PATIENCE)
-
-    load()
-    first = [answers.get(timeout=PATIENCE) for _ in range(2)]
-    assert True in first
-    gc.collect()
-    assert gone.wait(PATIENCE)
-    dropped.set()
-    assert answers.get(timeout=PATIENCE) == (None, 0)
 
 
 @pytest.mark.skipif(INHERITS, reason="nothing is replaced where threads inherit context")

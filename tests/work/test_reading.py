@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Iterator
 from itertools import count, islice
 from threading import Event
@@ -31,16 +30,6 @@ pytestmark = [
 
 
 # Plain iterables
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_an_iterator_of_itertools_warns_of_nothing(workers: int, spawn: Spawn) -> None:
-    # Python 3.12 warns when one is copied.
-    loader = make(islice(count(), 4), threads=workers)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
-    assert not caught
 
 
 # What is counted
