@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.child import printed_by
 
 import threadloader
 import threadloader.datasets
@@ -56,9 +55,7 @@ MOST_MODULES = 80  # that naming the loader imports: what only some need, they i
 
 def _modules_after(code: str) -> set[str]:
     """Return the names of all modules that a fresh interpreter has loaded after running code."""
-    report = "\nimport sys\nprint(*sys.modules, sep='\\n')"
-    command = [sys.executable, "-c", code + report]
-    return set(subprocess.check_output(command, text=True).split())
+    return set(printed_by(f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')").split())
 
 
 def test_the_promised_names_are_these() -> None:

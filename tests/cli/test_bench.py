@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.child import PATHS
+from support.child import running
 from support.patience import PATIENCE
 
 from threadloader import _torch
@@ -118,24 +118,14 @@ def test_ctrl_c_in_the_terminal_ends_every_process_without_a_traceback(
     dataset: str, seconds: str, said: str
 ) -> None:
     command = [sys.executable, "-m", "threadloader", "bench", f"user_datasets:{dataset}"]
-    paths = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
-    with subprocess.Popen(
-        [*command, "--seconds", seconds, "--workers", "2", "--threads", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        start_new_session=True,  # a group of its own: a terminal interrupts the whole group
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith(said):
-                    break
-            os.killpg(process.pid, signal.SIGINT)
-            _, err = process.communicate(timeout=PATIENCE)
-        finally:
-            process.kill()
+    command += ["--seconds", seconds, "--workers", "2", "--threads", "2"]
+    with running(*command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(said):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
     # Both are 130 for a shell.  If Ctrl-C comes up in an ``eval`` of a string (a namedtuple is made
     # by one as a module is imported), CPython ends the process by SIGINT after its own exit, also
     # where the program has caught it.  Source: ``unhandled_keyboard_interrupt`` in pythonrun.c.

@@ -8,16 +8,15 @@ Torch is hidden from the children that are not about it: its import takes second
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Timer
+from typing import Any
 
 import pytest
-from support.child import PATHS
+from support.child import running
 from support.patience import PATIENCE
 
 LIMIT = 2.0  # seconds that running samples are waited for, as documented
@@ -62,23 +61,12 @@ on_posix = pytest.mark.skipif(
 
 @contextmanager
 def child(script: str, *, torch: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a script in an interpreter of its own; kill it if it outlives the test."""
-    path = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
+    """Run a script in an interpreter of its own."""
     preamble = PREAMBLE.format(hide="" if torch else HIDE_TORCH)
-    with subprocess.Popen(
-        [sys.executable, "-c", preamble + script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,  # or what follows a line that is awaited would be in a buffer, and lost
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-    ) as process:
-        watchdog = Timer(PATIENCE, process.kill)
-        watchdog.start()
-        try:
-            yield process
-        finally:
-            watchdog.cancel()
-            process.kill()
+    # Unbuffered, or what follows a line that is awaited would be in a buffer, and lost.
+    options: dict[str, Any] = {"stderr": subprocess.PIPE, "bufsize": 0}
+    with running(sys.executable, "-c", preamble + script, **options) as process:
+        yield process
 
 
 def await_line(process: subprocess.Popen[bytes], line: str) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dis
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -21,6 +19,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from support.child import run_python
 from support.patience import PATIENCE
 
 import threadloader
@@ -42,9 +41,7 @@ FORMS = (
 
 def interrupt(form: str, stride: int, *, torch: bool = False) -> int:
     """Return how many interrupts there were; fail if anything is wrong afterwards."""
-    environment = os.environ | {"INTERRUPTS_WITH_TORCH": str(int(torch))}
-    command = [sys.executable, SCRIPT, form, str(stride)]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    ran = run_python(SCRIPT, form, stride, env={"INTERRUPTS_WITH_TORCH": str(int(torch))})
     *wrong, count = ran.stdout.splitlines() or [""]
     assert (wrong, ran.stderr, ran.returncode) == ([], "", 0)
     return int(count.removeprefix("interrupts: "))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import threadloader
@@ -70,14 +74,49 @@ def run_python(
         env: More of its environment.
         options: Of `subprocess.run`.
     """
-    paths = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
         timeout=2 * PATIENCE,
-        env=os.environ | path | (env or {}),
+        env=_environment() | (env or {}),
         **options,
     )
+
+
+@contextmanager
+def running(
+    *command: object, env: dict[str, str] | None = None, **options: Any
+) -> Iterator[subprocess.Popen[Any]]:
+    """Run a command, and kill it and all that it has started: at the context's end, or if it hangs.
+
+    Args:
+        command: With its arguments.
+        env: Its environment; by default this process's, with the paths of the package.
+        options: Of `subprocess.Popen`.
+    """
+    with subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        env=_environment() if env is None else env,
+        start_new_session=True,  # a group of its own; a terminal interrupts the whole group, too
+        **options,
+    ) as process:
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                process.kill() if os.name == "nt" else os.killpg(process.pid, signal.SIGKILL)
+
+        watchdog = Timer(PATIENCE, kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            kill()
+
+
+def _environment() -> dict[str, str]:
+    paths = [*map(str, PATHS), os.environ.get("PYTHONPATH")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}

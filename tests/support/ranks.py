@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import textwrap
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.child import running
 from support.patience import PATIENCE
 
 __all__ = ["run_ranks"]
@@ -100,18 +98,8 @@ def run_ranks(
         "OPENBLAS_NUM_THREADS": "1",  # it would start threads, which a fork does not copy
         **variables,
     }
-    with subprocess.Popen(
-        [sys.executable, script],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,  # a group of its own, to be killed
-    ) as process:
-        try:
-            failed, _ = process.communicate(timeout=PATIENCE)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    with running(sys.executable, script, env=environment, text=True) as process:
+        failed, _ = process.communicate(timeout=PATIENCE)
     assert list(map(int, failed.splitlines()[-1].split())) == list(killed)
     told = [folder / f"told-{rank}.json" for rank in range(world_size)]
     return [json.loads(path.read_text(encoding="utf-8")) for path in told]

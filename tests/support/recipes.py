@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from support.child import running
 from support.patience import PATIENCE
 from threadloader import ThreadLoader
 
@@ -120,20 +119,10 @@ def run(command: Sequence[str], folder: Path, *, fails: bool = False, **variable
         "OMP_NUM_THREADS": "1",
         **variables,
     }
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with running(
+        *command, cwd=folder, env=environment, stderr=subprocess.STDOUT, text=True
+    ) as process:
         said, _ = process.communicate(timeout=PATIENCE)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
     assert (process.returncode != 0) == fails, said
 
 
