@@ -7,41 +7,19 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 from conformance.datasets import Endless
+from support.acting import Gated
 from support.orders import Counted
 from support.patience import PATIENCE, Spawn
-from support.shared import SharedList
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-
-
-class Held:
-    """Sample ``i`` is ``i``; from ``start`` on samples wait for the gate."""
-
-    def __init__(self, size: int, start: int) -> None:
-        self.size = size
-        self.start = start
-        self.fetched: list[int] = SharedList()
-        self.held = Event()
-        self.gate = Event()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        self.fetched.append(index)
-        if index >= self.start:
-            self.held.set()
-            assert self.gate.wait(PATIENCE)
-        return index
 
 
 @pytest.mark.parametrize(
@@ -179,10 +157,10 @@ ENDS: dict[str, Callable[[Any, list[Any]], object]] = {
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_queued_is_cancelled_at_once(end: str, persistent: bool, spawn: Spawn) -> None:
     """Only the samples that are running when the iterator ends are ever asked for."""
-    dataset = Held(100, start=1)
+    dataset = Gated(100, *range(1, 100))
     loader: ThreadLoader[Any] = ThreadLoader(dataset, 10, threads=1, persistent_workers=persistent)
     iterators = [iter(loader)]
-    assert dataset.held.wait(PATIENCE)
+    assert dataset.entered.wait(PATIENCE)
     ending = spawn(ENDS[end], loader, iterators)
     # Closing waits for the sample that is running, so that it has to end meanwhile; but no
     # earlier than all else is cancelled, which a consumer is told.
@@ -194,18 +172,18 @@ def test_what_is_queued_is_cancelled_at_once(end: str, persistent: bool, spawn: 
     ending.result(PATIENCE)
     spawn(loader.close).result(PATIENCE)
     join_workers()
-    assert dataset.fetched == [0, 1]
+    assert dataset.asked == [0, 1]
 
 
 def test_a_ticket_of_many_rows_is_cancelled_between_its_samples(spawn: Spawn) -> None:
-    dataset = Held(200, start=200)
+    dataset = Gated(200)
     loader: ThreadLoader[Any] = ThreadLoader(dataset, 100, threads=1)
     spawn(list, loader).result(PATIENCE)  # samples of microseconds make large tickets
-    dataset.fetched.clear()
-    dataset.start = 3
+    dataset.asked.clear()
+    dataset.waits = tuple(range(3, 200))
     iterator = iter(loader)
-    assert dataset.held.wait(PATIENCE)
+    assert dataset.entered.wait(PATIENCE)
     del iterator
     dataset.gate.set()
     join_workers()
-    assert dataset.fetched == [0, 1, 2, 3]
+    assert dataset.asked == [0, 1, 2, 3]

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Any
 
 from support.patience import PATIENCE
+from support.shared import SharedList
 
 __all__ = ["Acting", "Gated"]
 
@@ -35,7 +36,7 @@ class Acting:
         return self.sample(index)
 
 
-class Gated(Acting):
+class Gated:
     """Samples that are their indices, some of which wait until a test opens the gate.
 
     Args:
@@ -44,12 +45,21 @@ class Gated(Acting):
     """
 
     def __init__(self, size: int, *waits: int) -> None:
-        super().__init__(size, self._wait)
+        self.size = size
         self.waits = waits
+        self.asked: list[int] = SharedList()  # indices
         self.entered, self.gate, self.ended = Event(), Event(), Event()
 
-    def _wait(self, index: int) -> None:
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
         if index in self.waits:
-            self.entered.set()
-            assert self.gate.wait(PATIENCE)
-            self.ended.set()
+            self._wait()
+        return index
+
+    def _wait(self) -> None:
+        self.entered.set()
+        assert self.gate.wait(PATIENCE)
+        self.ended.set()

@@ -6,13 +6,12 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import partial
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-from support.patience import PATIENCE
+from support.worker_copies import THREADS, Meeting
 from threadloader import ThreadLoader
 
-THREADS = 4
 ROWS = 1 + THREADS  # the first sample runs alone; the others need a worker each
 MANY_ROWS = 32  # where the loader chooses its threads
 
@@ -27,29 +26,6 @@ class Question(NamedTuple):
     get: Callable[[Any], Any]
     meet: Callable[[], object]
     give_up: Callable[[BaseException], object]
-
-
-class Meeting:
-    """A barrier in samples; the first one passes, as no other is begun before it ends."""
-
-    def __init__(self) -> None:
-        self._others = Barrier(THREADS)
-        self._lock = Lock()
-        self._passed = False
-        self.error: BaseException | None = None
-
-    def wait(self) -> None:
-        """Wait for the others."""
-        with self._lock:
-            waits, self._passed = self._passed, True
-        if waits:
-            self._others.wait(PATIENCE)
-
-    def give_up(self, error: BaseException) -> None:
-        """Let nobody wait for a sample that fails."""
-        if not isinstance(error, BrokenBarrierError):
-            self.error = error
-        self._others.abort()
 
 
 class Asks:

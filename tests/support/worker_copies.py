@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Barrier, Lock
+from threading import Barrier, BrokenBarrierError, Lock
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ class Meeting:
         self._others = Barrier(parties)
         self._lock = Lock()  # so all copies of a dataset have the same
         self._first = first
+        self.error: BaseException | None = None
 
     def __copy__(self) -> Meeting:
         return self
@@ -36,6 +37,12 @@ class Meeting:
             waits = self._first < 0
         if waits:
             self._others.wait(PATIENCE)
+
+    def give_up(self, error: BaseException) -> None:
+        """Let nobody wait for a sample that fails."""
+        if not isinstance(error, BrokenBarrierError):
+            self.error = error
+        self._others.abort()
 
 
 def together(dataset: Any) -> list[Any]:
