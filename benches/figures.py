@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benches.harness.blocks import BLOCKS
+from benches.harness.command import command_line
 from benches.harness.results import Results
 from benches.pictures import builds_picture, rivals_picture, torch_picture
 
@@ -32,9 +32,7 @@ BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n)(.*?)(<!-- end of figures -->)",
 
 def main() -> int:
     """Write, or check; return 1 if something differs that was to be checked."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.figures", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("figures", __doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
     changed = list(differing())

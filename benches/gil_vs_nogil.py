@@ -10,11 +10,11 @@ on the first, and NumPy batches also where torch is installed.  The figures go t
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benches.harness.asking import (
     ROOT,
@@ -26,11 +26,15 @@ from benches.harness.asking import (
     make_photos,
 )
 from benches.harness.blocks import gil
+from benches.harness.command import command_line
 from benches.harness.contest import Build, Contest
 from benches.harness.machine import machine_lines
 from benches.harness.record import Question
 from benches.harness.results import Results
 from benches.harness.rounds import Lane, Rounds
+
+if TYPE_CHECKING:
+    import argparse
 
 RESULTS = ROOT / "benches" / "results" / "gil_vs_nogil.json"
 
@@ -73,9 +77,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.gil_vs_nogil", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("gil_vs_nogil", __doc__)
     parser.add_argument("builds", nargs="+", type=labelled_python, metavar="label=python")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="least time of a measurement")

@@ -15,8 +15,6 @@ missed; 2: a wrong option; 3: there is no GPU.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 import time
@@ -39,12 +37,14 @@ from benches.gpu_checks import (
     run_mutants,
 )
 from benches.harness import blocks
+from benches.harness.command import command_line, kept_in, write
 from benches.harness.machine import describe, machine_lines, python_label, usable_cores
 from benches.harness.tables import Spread, align, show_ratio
 from benches.harness.targets import Verdict
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
 MIB = 1 << 20
@@ -87,9 +87,9 @@ def main() -> int:
     }
     print(f"\n{blocks.gpu({python_label(): figures})}\n\n{_checklist(bench.verdicts)}")
     if options.json:
-        told = json.loads(options.json.read_text("utf-8")) if options.json.exists() else {}
+        told = kept_in(options.json)
         told[python_label()] = figures
-        options.json.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        write(options.json, told)
     if wrong:
         print(f"\nwrong: {', '.join(each.name for each in wrong)}; not measured", file=sys.stderr)
     return int(bool(wrong) or any(each.outcome == "missed" for each in bench.verdicts))
@@ -122,10 +122,10 @@ def _mutants(batches: int) -> int:
 def _options() -> argparse.Namespace:
     """Read the command line."""
     cores = usable_cores()
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.gpu",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog="exit code 1: a wrong batch, a missed target, or a broken rule that is not noticed; "
+    parser = command_line(
+        "gpu",
+        __doc__,
+        "exit code 1: a wrong batch, a missed target, or a broken rule that is not noticed; "
         "2: a wrong option; 3: no GPU",
     )
     parser.add_argument(

@@ -20,8 +20,6 @@ noise.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -39,6 +37,7 @@ from benches.harness.asking import (
     labelled_python,
     make_photos,
 )
+from benches.harness.command import command_line, write
 from benches.harness.compiling import compiled
 from benches.harness.machine import machine_lines
 from benches.workloads.catalog import WORKLOADS
@@ -72,9 +71,7 @@ class Stretch(NamedTuple):
 
 def main() -> int:
     """Measure, print the table, write the file, return 1 where a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.interference", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("interference", __doc__)
     parser.add_argument("pythons", nargs="*", type=labelled_python, metavar="LABEL=PYTHON")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a stretch")
     parser.add_argument("--rounds", type=int, default=24)
@@ -94,7 +91,7 @@ def main() -> int:
     results = {"machine": machine, **asked, "builds": found}
     table = blocks.interference(results)
     print(table)
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    write(options.output, results)
     return int("missed" in table)
 
 

@@ -19,8 +19,6 @@ the median.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 import time
@@ -37,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from benches.harness import blocks
+from benches.harness.command import command_line, kept_in, write
 from benches.workloads.everyday import EVERYDAY
 from benches.workloads.other_libraries import PACKAGES
 from benches.workloads.other_libraries import WORKLOADS as LIBRARIES
@@ -64,9 +63,7 @@ WORKLOADS = LIBRARIES | EVERYDAY
 
 def main() -> int:
     """Measure, print the table, write the file, return 1 where a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.libraries", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("libraries", __doc__)
     parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn, after the first one")
     parser.add_argument("--rounds", type=int, default=7)
@@ -89,12 +86,12 @@ def main() -> int:
         found[name] = summary(turns)
         told = "  ".join(blocks.library_row(found[name]))
         print(f"  {name}  {told}", file=sys.stderr, flush=True)
-    results = json.loads(options.output.read_text()) if options.output.exists() else {}
+    results = kept_in(options.output)
     of_build = results.setdefault(label, {"workloads": {}})
     of_build["workloads"].update(found)
     of_build["date"], of_build["versions"] = f"{datetime.now(UTC):%Y-%m-%d}", _versions()
     print(blocks.libraries({label: of_build | {"workloads": found}}))
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    write(options.output, results)
     return int(any(each["default"] < LEAST for each in found.values()))
 
 

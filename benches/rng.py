@@ -10,7 +10,6 @@ cost that torch's operations augment, `benches.north_star` says.)
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import random
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benches.harness.command import command_line
 from benches.harness.machine import machine_lines
 from benches.harness.tables import Spread, align, show_spread
 from threadloader import ThreadLoader, sample_rng
@@ -54,9 +54,7 @@ class Drawing:
 
 def main() -> int:
     """Run the rounds, print the table, return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.rng", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("rng", __doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     print(machine_lines())

@@ -25,8 +25,6 @@ most.  **Noise** is the best fixed number in one turn, of itself in the turn bef
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 from itertools import pairwise
@@ -43,6 +41,7 @@ from benches.harness.asking import (
     labelled_python,
     make_photos,
 )
+from benches.harness.command import command_line, write
 from benches.harness.machine import machine_lines
 
 if TYPE_CHECKING:
@@ -60,9 +59,7 @@ LOOP = "loop"
 
 def main() -> int:
     """Measure, print the table, write the file, return 1 where a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.self_driving", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("self_driving", __doc__)
     parser.add_argument("pythons", nargs="*", type=labelled_python, metavar="LABEL=PYTHON")
     parser.add_argument("--workload", action="append", choices=[*NAMES, *CHANGING])
     parser.add_argument("--seconds", type=float, default=7.0, help="of a phase of a first epoch")
@@ -85,7 +82,7 @@ def main() -> int:
     results = {"machine": machine, "least": LEAST, **asked, "workloads": found}
     table = blocks.self_driving(results)
     print(table)
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    write(options.output, results)
     return int("missed" in table)
 
 

@@ -14,7 +14,6 @@ Left out is a library that is missing, or that switches the GIL on, unless ``--k
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import functools
 import gc
@@ -40,6 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.random import RandomState
 
+from benches.harness.command import command_line
 from benches.harness.machine import gil_enabled, machine_lines
 from benches.harness.tables import align
 from benches.harness.usage import measure_pss_mib
@@ -326,9 +326,7 @@ KINDS: dict[str, Kind] = OF_PYTHON | OF_LIBRARIES
 
 def main() -> int:
     """Load until the time is over, print the table, return 1 where a sample was wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.stateful", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("stateful", __doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, metavar="KIND", help=str([*KINDS]))
     parser.add_argument("--copy", default="auto", choices=["auto", "deep", "shared"])

@@ -9,7 +9,6 @@ that of this process without the counting.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import socket
@@ -24,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benches.harness.command import command_line
 from benches.harness.machine import machine_lines
 from benches.harness.tables import Spread, align, show_ratio, show_spread
 from threadloader.datasets import RemoteFile
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
     Read = Callable[[int], bytes]
@@ -42,9 +43,7 @@ WITHIN_S = 60.0  # in which the server must have begun
 
 def main() -> int:
     """Run the rounds, print the table, return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.stores", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("stores", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--requests", type=int, default=50, help="of each thread, in a round")

@@ -9,8 +9,6 @@ an epoch over 1.2 million, the median of five epochs.  Each is measured in a fre
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
@@ -21,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from benches.harness import blocks
 from benches.harness.asking import call
+from benches.harness.command import command_line, kept_in, write
 from benches.harness.machine import describe, machine_lines, python_label
 from benches.harness.usage import measure_pss_mib
 from benches.workloads.indices import Paths
@@ -38,9 +37,7 @@ WORKERS = (0, 4, 8)
 
 def main() -> int:
     """Measure, print and write; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.symptoms", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("symptoms", __doc__)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     label, machine = python_label(), describe()
@@ -54,9 +51,9 @@ def main() -> int:
     }
     for figure in found:
         print(f"{figure}\n{blocks.symptoms({label: found}, figure)}")
-    told = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    told = kept_in(options.output)
     told[label] = {"machine": machine, **found}
-    options.output.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write(options.output, told)
     return 0
 
 

@@ -12,9 +12,7 @@ documentation.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ import numpy as np
 
 from benches.harness import blocks
 from benches.harness.asking import ROOT
+from benches.harness.command import command_line, write
 from benches.harness.machine import describe, machine_lines
 from threadloader import TokenBatches
 
@@ -40,9 +39,7 @@ RESULTS = ROOT / "benches" / "results" / "token_batches.json"
 
 def main() -> int:
     """Measure, print and write; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.token_batches", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("token_batches", __doc__)
     parser.add_argument("--rounds", type=int, default=9)
     rounds = parser.parse_args().rounds
     print(machine_lines())
@@ -52,7 +49,7 @@ def main() -> int:
     }
     told = {"machine": describe(), "samples": SAMPLES, "batching": batching}
     print(blocks.batching(told))
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write(RESULTS, told)
     return 0
 
 

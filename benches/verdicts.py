@@ -9,7 +9,6 @@ another cause than the right one is a fault.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from benches.harness.command import command_line
 from benches.harness.tables import align
 from threadloader import SlowLoadingWarning, ThreadLoader
 from threadloader._threads.tuner import gil_is_enabled
@@ -134,9 +134,7 @@ LOADS = {
 
 def main() -> int:
     """Ask for verdicts, print the table, return 1 where too few are right or any is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.verdicts", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_line("verdicts", __doc__)
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     warnings.simplefilter("ignore", SlowLoadingWarning)

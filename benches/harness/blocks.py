@@ -156,23 +156,19 @@ def targets(results: Results) -> str:
 
 def ahead(results: Results) -> str:
     """List the rivals that are ahead beyond the spread of the rounds, the farthest first."""
-    rivals = [
-        found
-        for found in rivals_ahead(results.rounds, results.ordered())
-        if found.excused != "within the spread of the rounds"
-    ]
     rows = []
-    for name in dict.fromkeys(found.workload for found in rivals):
+    for name in dict.fromkeys(contest.workload for contest in results.ordered()):
         cells = []
         for label in results.builds:
-            of_build = [f for f in rivals if (f.workload, f.build) == (name, label)]
-            of_build.sort(key=lambda found: -found.ratio.median)
-            cells.append(
-                ", ".join(
-                    f"{LOADERS[f.loader].title} x{f.workers} {f.ratio.median:.2f}" for f in of_build
-                )
+            contest = results.contests.get((label, name))
+            found = rivals_ahead(results.rounds, contest) if contest else []
+            told = (
+                f"{LOADERS[lane.question.loader].title} x{lane.question.workers} {ratio.median:.2f}"
+                for lane, ratio in found
             )
-        rows.append([_plain(name), *cells])
+            cells.append(", ".join(told))
+        if any(cells):
+            rows.append([_plain(name), *cells])
     return markdown(["workload", *results.builds], rows) if rows else "No rival is ahead."
 
 

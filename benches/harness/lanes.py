@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benches.harness.command import command_line
 from benches.harness.machine import machine_lines
 from benches.harness.tables import Spread, align, show_spread
 
@@ -37,9 +37,7 @@ def run_lanes(
         what: A sample in words.
         count: Returns the number of samples in a batch.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benches.{bench}", description=(purpose or "").partition("\n")[0]
-    )
+    parser = command_line(bench, purpose)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     print(machine_lines())

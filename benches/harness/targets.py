@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benches.harness.contest import Contest
     from benches.harness.rounds import Lane, Rounds
 
-__all__ = ["Ahead", "Verdict", "judge", "rivals_ahead"]
+__all__ = ["Verdict", "judge", "rivals_ahead"]
 
 Outcome = Literal["met", "missed", "not measured"]
 
@@ -142,60 +142,19 @@ def _outcome(target: Target, figure: Spread | None, rounds: Rounds, contest: Con
     return "met" if figure.median <= target.bound else "missed"
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """A rival that is better than ThreadLoader at a workload.
+def rivals_ahead(rounds: Rounds, contest: Contest) -> list[tuple[Lane, Spread]]:
+    """Return the rivals that are ahead of ThreadLoader beyond the spread of the rounds.
 
-    Args:
-        build: The interpreter's label.
-        workload: Its name.
-        loader: The rival, with its best number of workers.
-        workers: That number.
-        ratio: Its figure by ThreadLoader's best, so that more than 1 is better.
-        excused: Why that is not an exception, if it is not.
+    Each with its best number of workers, and its figure by that of ThreadLoader's best number of
+    threads, so that more than 1 is better; the farthest first.
     """
-
-    build: str
-    workload: str
-    loader: str
-    workers: int
-    ratio: Spread
-    excused: str | None
-
-
-def rivals_ahead(rounds: Rounds, contests: Iterable[Contest]) -> list[Ahead]:
-    """List the rivals whose figure is better than that of ThreadLoader's best number of threads."""
-    return [
-        ahead
-        for contest in contests
-        for loader in contest.rivals
-        if (ahead := _ahead(rounds, contest, loader)) is not None
-    ]
-
-
-# Whose workers are processes, and what they may win at while a GIL is on.
-PROCESS_LOADERS = ("torch_dataloader", "stateful_dataloader", "spdl_subprocess")
-HOLDS_GIL = ("pure_python", "text")
-
-
-def _ahead(rounds: Rounds, contest: Contest, loader: str) -> Ahead | None:
-    """Compare one rival's best number of workers with ours."""
-    figure = contest.figure
-    theirs = rounds.best(contest.of(loader), figure)
-    ratio, _ = rounds.better(contest.of(loader), contest.of("threadloader"), figure)
-    if ratio is None or theirs is None or ratio.median <= 1:
-        return None
-    excused = None
-    processes = loader in PROCESS_LOADERS and theirs.question.workers > 0
-    if contest.workload in HOLDS_GIL and processes and not contest.build.free_threaded:
-        excused = "worker processes on pure Python, where the GIL is on"
-    elif loader == "bare_loop" and figure == "first_batch_ms":
-        excused = "a loop has nothing to start"
-    elif ratio.low <= 1:
-        excused = "within the spread of the rounds"
-    return Ahead(
-        contest.build.label, contest.workload, loader, theirs.question.workers, ratio, excused
-    )
+    found = []
+    for loader in contest.rivals:
+        theirs = rounds.best(contest.of(loader), contest.figure)
+        ratio, _ = rounds.better(contest.of(loader), contest.of("threadloader"), contest.figure)
+        if theirs is not None and ratio is not None and ratio.median > 1 and ratio.low > 1:
+            found.append((theirs, ratio))
+    return sorted(found, key=lambda pair: -pair[1].median)
 
 
 SLOTS = "slots_beyond_window"

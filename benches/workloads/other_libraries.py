@@ -424,39 +424,7 @@ def tensor_rows(_: Path) -> Workload:
 
 
 WORKLOADS: dict[str, Callable[[Path], Workload]] = {
-    made.__name__.replace("_", " "): made
-    for made in (
-        pillow_torchvision_v1,
-        torchvision_v2,
-        opencv,
-        albumentations,
-        timm_rand_augment,
-        kornia,
-        monai,
-        nibabel,
-        h5py,
-        zarr,
-        sqlite,
-        lmdb,
-        parquet,
-        pandas,
-        polars,
-        duckdb,
-        soundfile,
-        torchaudio_mel,
-        librosa,
-        tifffile,
-        rasterio,
-        video,
-        tokenizer_in_samples,
-        padding_collator,
-        masking_collator,
-        speechbrain,
-        hugging_face_rows,
-        hugging_face_images,
-        hugging_face_stream,
-        graphs,
-        tensordict_rows,
-        tensor_rows,
-    )
+    name.replace("_", " "): made
+    for name, made in list(globals().items())
+    if name.islower() and name[0] != "_" and getattr(made, "__module__", "") == __name__
 }
