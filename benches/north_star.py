@@ -9,9 +9,9 @@ measured again, and its figure is of that round.  What was delivered is compared
 
 ``--quick`` measures shorter, in fewer rounds, and leaves out numbers of workers that are rarely the
 best: everything on two interpreters in half an hour.  Two rounds are always measured; after them
-the clock decides (``--minutes``), so that every workload has its turn.  ``--workload`` and
-``--rival``, repeatable, measure a part; all is merged into one file of results, from which
-`benches.figures` writes the documentation's tables and pictures.  Exit code 1 says that a target
+the clock decides (``--minutes``), so that every workload has its turn.  ``--workload``,
+repeatable, measures a part; all is merged into one file of results, from which `benches.figures`
+writes the documentation's tables and pictures.  Exit code 1 says that a target
 was missed; the tables at the end say which, and which rivals are ahead.
 """
 
@@ -41,7 +41,6 @@ from benches.harness.machine import machine_lines
 from benches.harness.results import Results
 from benches.harness.rounds import Rounds
 from benches.harness.targets import judge
-from benches.loaders.catalog import LOADERS
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
@@ -117,10 +116,9 @@ def main() -> int:
                     workload,
                     build,
                     cores=cores,
-                    threads=options.threads or cores,
+                    threads=cores,
                     seconds=pace.seconds,
                     spin=spin[build],
-                    rivals=options.rival or (),
                     quick=options.quick,
                 )
                 for build in builds
@@ -129,7 +127,7 @@ def main() -> int:
             measured += field
             took[workload] = round((time.monotonic() - begun) / len(builds), 1)
             print(f"{workload}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-            results.merge(field, rounds, options.rival or ())
+            results.merge(field, rounds)
             results.save(options.json)
             lanes = [lane for contest in field for lane in contest.lanes]
             print(f"\n{workload_table(results, workload)}\n{rounds.remarks(lanes)}", flush=True)
@@ -148,15 +146,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--workload", action="append", choices=WORKLOADS, help="repeatable (all)", metavar="NAME"
     )
-    rivals = [name for name in LOADERS if name != "threadloader"]
-    parser.add_argument(
-        "--rival", action="append", choices=rivals, help="repeatable (all)", metavar="NAME"
-    )
     parser.add_argument("--quick", action="store_true", help="shorter, and fewer rounds")
     parser.add_argument("--rounds", type=int, help=f"{THOROUGH.rounds}, or {QUICK.rounds}")
     parser.add_argument("--seconds", type=float, help="least time of a measurement")
     parser.add_argument("--minutes", type=float, help=f"of the run, or {QUICK.minutes} if quick")
-    parser.add_argument("--threads", type=int, help="threads (as many as cores)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file of results (%(default)s)")
     options = parser.parse_args()
     pace = QUICK if options.quick else THOROUGH

@@ -90,7 +90,6 @@ def make_contest(
     threads: int,
     seconds: float,
     spin: int,
-    rivals: Collection[str] = (),
     quick: bool = False,
 ) -> Contest:
     """Set up the lanes.
@@ -102,7 +101,6 @@ def make_contest(
         threads: Threads where the workload does not say how many.
         seconds: Least time of a rate measurement.
         spin: Iterations of the pure-Python workload.
-        rivals: The only ones that take part, beside ThreadLoader; all if empty.
         quick: Whether numbers of workers are left out that are rarely the best.
     """
     workload = WORKLOADS[name]
@@ -110,7 +108,7 @@ def make_contest(
     lanes: list[Lane] = []
     left_out: dict[str, str] = {}
     for loader, entry in LOADERS.items():
-        if not _takes_part(loader, workload, rivals):
+        if not _takes_part(loader, workload):
             continue
         if quick and workload.fresh and loader not in QUICK_IN_FRESH_PROCESSES:
             left_out[loader] = "not measured by a quick run"
@@ -127,10 +125,8 @@ def make_contest(
     return Contest(name, build, threads, tuple(lanes), left_out)
 
 
-def _takes_part(loader: str, workload: Workload, rivals: Collection[str]) -> bool:
+def _takes_part(loader: str, workload: Workload) -> bool:
     """Whether a loader can do the workload, and is asked to."""
-    if rivals and loader not in (*rivals, "threadloader"):
-        return False
     if workload.source not in LOADERS[loader].sources:
         return False
     if workload.kind == "import":

@@ -7,7 +7,7 @@ measured alone.  A figure is a list with a number for each round.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benches.harness.contest import Build, Contest
@@ -16,7 +16,7 @@ from benches.harness.rounds import Lane, Rounds, reason
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 __all__ = ["Results"]
@@ -53,43 +53,15 @@ class Results:
             if (build, name) in self.contests
         ]
 
-    def merge(
-        self, contests: Iterable[Contest], rounds: Rounds, only: Collection[str] = ()
-    ) -> None:
-        """Take over what was measured, in place of what there was of the same lanes.
+    def merge(self, contests: Iterable[Contest], rounds: Rounds) -> None:
+        """Take over what was measured, in place of what there was of the same workloads.
 
         Args:
             contests: That were measured.
             rounds: The answers.
-            only: Rivals, if only they were of interest: what there was of ThreadLoader stays, as
-                the rounds of all others were measured beside it.
         """
-        for found in contests:
-            contest = found
-            key = (contest.build.label, contest.workload)
-            before = self.contests.get(key)
-            merged = contest
-            if before is not None:
-                if only and before.of("threadloader"):
-                    lanes = [lane for lane in contest.lanes if lane.question.loader in only]
-                    contest = replace(contest, lanes=tuple(lanes))
-                new = {(lane.question.loader, lane.question.workers) for lane in contest.lanes}
-                rest = [
-                    lane
-                    for lane in before.lanes
-                    if (lane.question.loader, lane.question.workers) not in new
-                ]
-                merged = replace(
-                    contest,
-                    lanes=(*contest.lanes, *rest),
-                    left_out={
-                        loader: why
-                        for loader, why in (before.left_out | contest.left_out).items()
-                        if loader in contest.left_out or not contest.of(loader)
-                    },
-                    compared=before.compared | contest.compared,
-                )
-            self.contests[key] = merged
+        for contest in contests:
+            self.contests[contest.build.label, contest.workload] = contest
             for lane in contest.lanes:
                 self.rounds.answers[lane] = rounds.answers.get(lane, [])
                 self.rounds.runs[lane] = rounds.runs.get(lane, "")
