@@ -57,6 +57,6 @@ def test_every_lane_of_the_results_has_figures_or_says_why_not() -> None:
 
 @pytest.mark.parametrize(("copy", "ends_with"), [("auto", 0), ("shared", 1)])
 def test_the_bench_of_state_finds_samples_that_mix_and_no_others(copy: str, ends_with: int) -> None:
-    kinds = ("archives", "buffers", "caches", "files", "generators", "mmap", "sqlite3")
+    kinds = ("buffers", "files", "generators")
     options = ("--seconds", "0", "--copy", copy, "--kinds", *kinds)
     run("-m", "benches.stateful", *options, ends_with=ends_with)

@@ -316,7 +316,7 @@ def test_another_thread_may_write_while_copies_are_made() -> None:
     writer = threading.Thread(target=write, name="test-writer")
     writer.start()
     try:
-        for _ in range(20):
+        for _ in range(8):
             assert len(in_workers(kept, len)) == ROWS
     finally:
         stop.set()
