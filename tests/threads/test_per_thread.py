@@ -6,20 +6,17 @@ import copy
 import os
 import pickle
 import sys
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from threading import Barrier, Event, Thread, get_ident
+from threading import Event, Thread, get_ident
 from typing import Any
 
 import pytest
 from support.child import printed_by
+from support.in_workers import THREADS, in_workers
 from support.patience import PATIENCE
 
-from threadloader import ThreadLoader
 from threadloader.datasets import PerThread
-
-THREADS = 4
 
 
 class Handle:
@@ -50,67 +47,11 @@ class Factory:
         return handle
 
 
-class Meeting:
-    """Where as many threads are at once, the first time; one for all copies of a dataset."""
-
-    def __init__(self, threads: int) -> None:
-        self.visitors: set[Thread] = set()
-        self._barrier = Barrier(threads, timeout=PATIENCE)
-        self._over = Event()
-
-    def __deepcopy__(self, _memo: dict[int, Any]) -> Meeting:
-        return self
-
-    def attend(self) -> None:
-        self.visitors.add(threading.current_thread())
-        if not self._over.is_set():
-            self._barrier.wait()
-            self._over.set()
-
-
-class Numbers:
-    """A dataset that reads each sample by a handle, the first ones in all threads at once."""
-
-    def __init__(
-        self, handle: PerThread[Handle], size: int = THREADS, threads: int = THREADS
-    ) -> None:
-        self.handle = handle
-        self.size = size
-        self.meeting = Meeting(threads)
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        handle = self.handle()
-        assert handle is self.handle()
-        assert handle.made_by == get_ident()
-        assert not handle.closed_by
-        self.meeting.attend()
-        return index
-
-
 def run(function: Callable[[], Any]) -> None:
     thread = Thread(target=function)
     thread.start()
     thread.join(PATIENCE)
     assert not thread.is_alive()
-
-
-def join(threads: Iterable[Thread]) -> int:
-    """Wait for workers, which end soon after their epoch, and return how many there were.
-
-    The calling thread may have made batches, too.
-    """
-    workers = set(threads) - {threading.current_thread()}
-    for thread in workers:
-        thread.join(PATIENCE)
-    return len(workers)
-
-
-def made_elsewhere(factory: Factory) -> list[Handle]:
-    """Return the handles of all threads but this one, which goes on."""
-    return [made for made in factory.made if made.made_by != get_ident()]
 
 
 def test_each_thread_has_an_instance_that_it_closes_when_it_ends() -> None:
@@ -224,20 +165,14 @@ def test_pickling_takes_the_functions_and_no_instance() -> None:
 
 @pytest.mark.parametrize("how", ["auto", "shared", "deep"])
 @pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.usefixtures("first_sample_waits")
 def test_each_worker_has_one_handle_whatever_it_has_of_the_dataset(
     how: Any, persistent: bool
 ) -> None:
-    factory = Factory()
-    dataset = Numbers(PerThread(factory))
     options: dict[str, Any] = {"dataset_copy": how, "persistent_workers": persistent}
-    with ThreadLoader(dataset, batch_size=THREADS, threads=THREADS, **options) as loader:
-        for _ in range(2):
-            assert [list(map(int, batch)) for batch in loader] == [[0, 1, 2, 3]]
-    threads = join(dataset.meeting.visitors)
-    assert len(made_elsewhere(factory)) == threads
-    assert threads <= THREADS if persistent else threads > 1
-    assert all(made.closed_once_at_home for made in made_elsewhere(factory))
+    pairs = in_workers(PerThread(Handle), lambda handle: (handle(), handle()), **options)
+    assert all(first is second for first, second in pairs)
+    assert len({handle for handle, _ in pairs}) == THREADS
+    assert all(handle.closed_once_at_home for handle, _ in pairs)
 
 
 FORKING = """
