@@ -146,6 +146,27 @@ def test_the_window_that_is_counted_follows_the_size_of_batches_and_the_users_by
         assert loader.statistics().slots.made <= max(4, window) + 2  # 4 until one is measured
 
 
+def test_few_batches_are_drawn_when_they_become_large(spawn: Spawn) -> None:
+    sizes, drawn = [1] + [300] * 20, 0
+
+    def sampler() -> Iterator[list[int]]:
+        nonlocal drawn
+        for size in sizes:
+            drawn += 1
+            yield [0] * size
+
+    def ahead() -> list[int]:
+        data = [np.zeros(1 << 10, np.uint8)]
+        with ThreadLoader(
+            data, batch_sampler=sampler(), threads=2, memory_budget=1 << 20
+        ) as loader:
+            return [drawn - number for number, _ in enumerate(loader, 1)]
+
+    counted = spawn(ahead).result(PATIENCE)
+    assert max(counted) <= 5
+    assert counted[6] == 3
+
+
 ENDS: dict[str, Callable[[Any, list[Any]], object]] = {
     "drop": lambda _, iterators: iterators.clear(),
     "close the iterator": lambda _, iterators: iterators[0].close(),

@@ -50,6 +50,11 @@ def leased(made: list[Any], rows: int) -> list[int]:
     return told
 
 
+def test_batches_after_a_new_shape_are_direct_again() -> None:
+    made = [np.full((side, side), 1) for side in (2, 2, 3, 3) for _ in range(4)]
+    assert leased(made, 4) == [1, 1, 1, 1]
+
+
 def test_after_any_time_of_ragged_batches_regular_ones_are_direct_again() -> None:
     ragged, regular = ["a", 1] * 100, [1] * 2 * (MAX_PAUSE + 2)
     told = leased([*ragged, *regular], 2)
@@ -82,6 +87,14 @@ DIRECT: dict[str, Callable[[int], Any]] = {
     "list of lists": lambda n: [[n, n], [n, n]],
 }
 
+FALLING_BACK: dict[str, Callable[[int], Any]] = {
+    "array subclass": lambda n: np.ma.array([n, n]),
+    "ragged text and numbers": lambda n: str(n) if n % 2 == 0 else n,
+    "many numbers": lambda n: [n] * 65,
+    "no elements": lambda n: np.empty((0, n * 0)),
+    "dicts of other order": lambda n: dict(sorted({"a": n, "b": n}.items(), reverse=n % 2 == 0)),
+}
+
 
 @each_output
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -93,6 +106,17 @@ def test_plain_samples_take_the_direct_path(case: str, threads: int, output: Out
     leaves = {"array": 1, "array and int": 2, "dict": 1, "list of lists": 4}[case]
     assert len(kept) == 3
     assert loader.statistics().slots.leased == 3 * leaves
+
+
+@each_output
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("case", FALLING_BACK)
+def test_samples_that_fall_back_take_no_slot(case: str, threads: int, output: Output) -> None:
+    made = [FALLING_BACK[case](number) for number in range(12)]
+    loader = ThreadLoader(made, 4, threads=threads, output=output)
+    kept = list(loader)
+    assert len(kept) == 3
+    assert loader.statistics().slots.leased == 0
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -37,3 +37,17 @@ def test_what_is_kept_outlives_the_interpreter() -> None:
 def test_page_locked_memory_is_left_to_the_system_when_the_interpreter_ends() -> None:
     assert exit_code("held = DeviceMemory(memory(), lambda: None)") == 0
     assert exit_code("held = DeviceMemory(memory(), lambda: None); del held") != 0
+
+
+@with_abort
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_page_locked_memory_of_the_parents_is_not_freed_in_a_forked_child() -> None:
+    script = """
+held = DeviceMemory(memory(), lambda: None)
+child = os.fork()
+if child == 0:
+    del held
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+"""
+    assert exit_code(script) == 0

@@ -18,6 +18,7 @@ from support.pictures import told_by
 from support.rank_threads import RankThreads
 
 from threadloader import (
+    ClosedError,
     EmptyReplicaWarning,
     RankError,
     ThreadLoader,
@@ -277,6 +278,25 @@ def test_where_the_last_batch_fails_an_earlier_one_comes_again(
     assert whole == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert failing[0] == [0, 1]
     assert failing[2:] == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_an_epoch_that_repeats_its_last_batch_can_be_closed(ranks: RankThreads) -> None:
+    closed = threading.Event()
+
+    def load(rank: int) -> Any:
+        steps = iter(loader_of(Files(20, 4), prefetch=1))
+        got = [next(steps).tolist() for _ in range(3)]
+        if not rank:
+            closed.wait(PATIENCE)
+            return None
+        steps.close()
+        closed.set()
+        with pytest.raises(ClosedError):
+            next(steps)
+        return got
+
+    assert ranks.run(load) == [None, [[1000, 1001], [1002, 1003], [1002, 1003]]]
 
 
 @pytest.mark.parametrize("world_size", [2])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 import queue
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
@@ -122,6 +127,60 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
     for here, there in told(samples, spawn, num_workers=WORKERS):
         assert here == there
         assert here is not None
+
+
+def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
+    gone, dropped, asked = threading.Event(), threading.Event(), threading.Event()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask(dataset: weakref.ref[Any]) -> None:
+        info = get_worker_info()
+        answers.put(info.dataset is dataset() is not None)
+        asked.set()
+        assert dropped.wait(PATIENCE)
+        answers.put((info.dataset, info.id))
+
+    class Samples:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            weakref.finalize(self, gone.set).atexit = False
+            thread = Thread(target=ask, args=(weakref.ref(self),), name="test-asks")
+            thread.start()
+            answers.put(thread)
+            assert asked.wait(PATIENCE)  # while the dataset is there
+            return index
+
+    def load() -> None:
+        with ThreadLoader(Samples(), num_workers=1) as loader:
+            spawn(list, loader).result(PATIENCE)
+
+    load()
+    first = [answers.get(timeout=PATIENCE) for _ in range(2)]
+    assert True in first
+    gc.collect()
+    assert gone.wait(PATIENCE)
+    dropped.set()
+    assert answers.get(timeout=PATIENCE) == (None, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_such_a_thread_forks_is_no_worker(spawn: Spawn) -> None:
+    fork = multiprocessing.get_context("fork")
+
+    def ask_forked() -> Any:
+        ours, theirs = fork.Pipe(duplex=False)
+        child = fork.Process(target=lambda: theirs.send((me(), in_a_thread(me))))
+        child.start()
+        assert ours.poll(PATIENCE)
+        answer = ours.recv()
+        child.join(PATIENCE)
+        return answer
+
+    [(_, there)] = told(Asks(in_a_thread, ask_forked), spawn, num_workers=1)
+    assert there == (None, None)
 
 
 @pytest.mark.skipif(INHERITS, reason="nothing is replaced where threads inherit context")
