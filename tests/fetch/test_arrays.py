@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,8 +118,6 @@ def variants(array: Any) -> dict[str, Any]:
 def filled(dtype: str, shape: tuple[int, ...]) -> Any:
     size = int(np.prod(shape))
     values = np.arange(size) % 2 if dtype == "?" else np.arange(size) % 100
-    if dtype == "V4":
-        return values.astype(np.int32).view("V4").reshape(shape)
     return values.astype(dtype).reshape(shape)
 
 
@@ -178,6 +177,33 @@ def test_any_arrays_in_any_structure_and_order(data: st.DataObject, spawn: Spawn
         return make(dataset, **arguments, **given)
 
     assert_alike(spawn, dataset, build)
+
+
+class Switched(Hooked):
+    """Arrays, until samples are to be drawn."""
+
+    augmented = False
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(index) + (random.randrange(9) if self.augmented else 0)
+
+    def gathered_arrays(self) -> Any:
+        return None if self.augmented else super().gathered_arrays()
+
+
+@each_number_of_threads
+def test_arrays_that_a_method_hands_out_may_become_samples_that_draw(
+    threads: int, spawn: Spawn
+) -> None:
+    def load() -> bool:
+        dataset = Switched(numbers())
+        iterator = iter(make(dataset, threads=threads, prefetch=1, seed=1, dataset_copy="shared"))
+        next(iterator)
+        dataset.augmented, before = True, random.getstate()
+        assert len(list(iterator)) == 2
+        return random.getstate() == before
+
+    assert spawn(load).result(PATIENCE)
 
 
 # Subclasses --------------------------------------------------------------------------------------
@@ -337,9 +363,6 @@ def test_every_index_comes_once_around_the_spans_of_a_known_sampler(
     expected = list(sampler)
     loader = make(np.arange(size), 1, batch_sampler=BatchSampler(seeded(), batch_size, drop_last))
     assert [batch.tolist() for batch in loader] == expected
-
-
-# Resuming ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["auto", "shared", "deep"])

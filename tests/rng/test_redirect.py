@@ -116,22 +116,6 @@ def sample(_: int) -> list[float]:
     return [random.random(), float(legacy.rand()), randrange(1 << 30)]
 
 
-@each_number_of_threads
-def test_the_consumer_draws_as_if_there_were_no_loader(threads: int, spawn: Spawn) -> None:
-    def draws() -> list[float]:
-        return [random.random(), random.gauss(0, 1), legacy.rand(), legacy.normal(), choice([1, 2])]
-
-    def drawn_beside(steps: Any) -> tuple[Any, ...]:
-        random.seed(4)
-        legacy.seed(4)
-        drawn = [draws() for _ in steps]
-        state = legacy.get_state()
-        return drawn, random.getstate(), state[1].tolist(), state[2:]
-
-    beside = spawn(drawn_beside, make(sample, threads)).result(PATIENCE)
-    assert beside == spawn(drawn_beside, range(6)).result(PATIENCE)
-
-
 def test_functions_imported_while_redirected_go_on_to_work(spawn: Spawn) -> None:
     with redirected(spawn):
         from random import getrandbits, getstate, random, seed, setstate  # noqa: PLC0415
