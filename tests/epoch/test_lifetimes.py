@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -42,18 +43,15 @@ def batch_of(epoch: int, number: int) -> Any:
 
 
 class Epochs:
-    """Arrays that tell their epoch and their index; some samples of some epochs raise."""
+    """Arrays that tell their epoch and their index."""
 
-    def __init__(self, bad: int | None = None) -> None:
+    def __init__(self) -> None:
         self.epoch = 0
-        self.bad = bad
 
     def __len__(self) -> int:
         return SIZE
 
     def __getitem__(self, index: int) -> Any:
-        if index == self.bad:
-            raise LookupError(index)
         return sample(self.epoch, index)
 
 
@@ -108,36 +106,26 @@ def plain_loops(loader: ThreadLoader[Any], epochs: int) -> list[int]:
 # Kept exceptions
 
 
+def failing(index: int, error: type[Exception] = LookupError) -> Any:
+    if index == ROWS + 1:
+        raise error(index)
+    return sample(0, index)
+
+
 class WholeBatches(Epochs):
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        return [self[index] for index in indices]
+        return [failing(index) for index in indices]
 
 
-class Ragged(Epochs):
-    def __getitem__(self, index: int) -> Any:
-        return sample(0, index)[: 1 if index == ROWS + 1 else 2]
+recovered: list[Exception] = []  # kept, as a log does
 
 
-class Stopping(Epochs):
-    def __getitem__(self, index: int) -> Any:
-        if index == ROWS + 1:
-            raise StopIteration
-        return sample(0, index)
-
-
-class Recovering(Epochs):
-    """Keeps the errors that it recovers from, as a log does, before one that it raises."""
-
-    recovered: list[Exception] = []  # noqa: RUF012  # copies share it
-
-    def __getitem__(self, index: int) -> Any:
-        try:
-            raise OSError(index)
-        except OSError as error:
-            self.recovered.append(error)
-        if index == ROWS + 1:
-            raise LookupError
-        return sample(0, index)
+def recovering(index: int) -> Any:
+    try:
+        raise OSError(index)
+    except OSError as error:
+        recovered.append(error)
+    return failing(index)
 
 
 def collate_or_fail(samples: list[Any]) -> Any:
@@ -153,15 +141,13 @@ class BrokenSampler:
 
 
 BROKEN: dict[str, Callable[..., ThreadLoader[Any]]] = {
-    "getitem": lambda **arguments: make(Epochs(bad=ROWS + 1), **arguments),
-    "getitems": lambda **arguments: make(WholeBatches(bad=ROWS + 1), **arguments),
-    "StopIteration": lambda **arguments: make(Stopping(), **arguments),
-    "recovered": lambda **arguments: make(Recovering(), **arguments),
-    "default_collate": lambda **arguments: make(Ragged(), **arguments),
-    "collate_fn": lambda **arguments: make(Epochs(), collate_fn=collate_or_fail, **arguments),
-    "sampler": lambda **arguments: make(
-        Epochs(), batch_size=1, batch_sampler=BrokenSampler(), **arguments
-    ),
+    "getitem": partial(make, Acting(SIZE, sample=failing)),
+    "getitems": partial(make, WholeBatches()),
+    "StopIteration": partial(make, Acting(SIZE, sample=partial(failing, error=StopIteration))),
+    "recovered": partial(make, Acting(SIZE, sample=recovering)),
+    "default_collate": partial(make, Acting(SIZE, sample=lambda n: sample(0, n)[n == ROWS + 1 :])),
+    "collate_fn": partial(make, Epochs(), collate_fn=collate_or_fail),
+    "sampler": partial(make, Epochs(), batch_size=1, batch_sampler=BrokenSampler()),
 }
 
 
