@@ -283,6 +283,29 @@ def test_a_class_whose_new_takes_arguments_is_copied_without_it(made: Any) -> No
     assert {type(each) for each in in_workers(made)} == {type(made)}
 
 
+class Proxy:
+    """As of wrapt: whatever is asked of it, another object answers."""
+
+    __slots__ = ("__wrapped__",)
+    __class__ = property(lambda self: type(self.__wrapped__))  # type: ignore[assignment]
+
+    def __init__(self, wrapped: Any) -> None:
+        object.__setattr__(self, "__wrapped__", wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__wrapped__, name, value)
+
+
+def test_an_object_is_copied_by_its_memory_whatever_it_answers() -> None:
+    value: Any = Proxy(Plain(now=-1))
+    assert in_workers(value, now, put) == ALL
+    assert value.now == -1
+    assert {type(each) for each in in_workers(value)} == {type(value)}
+
+
 def change(each: Any, number: int) -> None:
     """Add an entry, and drop an older one."""
     if isinstance(each, Plain):
