@@ -38,6 +38,10 @@ class Helper:
     def get(self) -> Any:
         return self.now
 
+    def read(self, value: int) -> int:
+        self.now = value
+        return value
+
     @contextlib.contextmanager
     def working(self, value: int) -> Iterator[None]:
         self.now = value
@@ -150,6 +154,12 @@ def bound(box: Any, name: str) -> Any:
     return Helper(put=getattr(box, name), box=box)
 
 
+def cached_method() -> Any:
+    helper = Helper()
+    helper.inner = functools.lru_cache(64)(helper.read)
+    return helper
+
+
 def of_a_field() -> Any:
     field = Field()
     helper = Helper(field=field)
@@ -213,6 +223,7 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
         lambda: bound(io.BytesIO(), "write"),
         (lambda o, i: o.put(bytes([i])), lambda o: o.box.getvalue()[-1]),
     ),
+    "cached method": (cached_method, (lambda o, i: o.inner(i), NOW[1])),
     "weakref.proxy": (beside(weakref.proxy), through(lambda o: o.way)),
     "attribute of a bytearray": (lambda: Bytes(3), NOW),
     "memoryview": (lambda: memoryview(bytearray(3)), FIRST),
