@@ -67,7 +67,7 @@ ALWAYS = ("3.11", "3.13", FREE_THREADED)
 # threads, forks, interrupts and the end of a process.
 QUICK = ("field", "lifetime", "session", "test_loader.py", "threads")
 # What depends on torch and on the GIL at once: operators in threads, and batches of tensors.
-TORCH_WITHOUT_GIL = ("conformance", "rng", "work/test_transform.py")
+TORCH_WITHOUT_GIL = ("conformance", "rng", "work")
 INTERLEAVED = ("batch", "epoch", "threads")  # where locks are
 
 nox.options.sessions = [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Sequence
 from random import gauss, randint, shuffle
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -250,3 +252,35 @@ def test_a_state_that_is_taken_and_set_again_gives_the_same_numbers(
         return bool(own_legacy.normal() == legacy.normal())
 
     assert spawn(in_a_sample, check, threads).result(PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [0, 1, None])
+def test_what_another_thread_draws_from_torch_is_its_own(threads: int | None, spawn: Spawn) -> None:
+    torch = pytest.importorskip("torch")
+    dataset = Acting(64, sample=lambda _: torch.rand(1))
+
+    def load() -> list[Any]:
+        loader = ThreadLoader(dataset, 4, threads=threads, seed=1, output="numpy")
+        return [batch.tolist() for batch in loader]
+
+    expected = load()
+    ended = Event()
+
+    def draw() -> list[float]:
+        drawn: list[float] = []
+        while not ended.is_set():
+            drawn += torch.rand(1).tolist()
+        return drawn
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    torch.manual_seed(3)
+    try:
+        drawing = spawn(draw)
+        assert all(load() == expected for _ in range(50))
+    finally:
+        ended.set()
+        sys.setswitchinterval(before)
+    drawn = drawing.result(PATIENCE)
+    torch.manual_seed(3)
+    assert drawn == [torch.rand(1).item() for _ in drawn]
