@@ -65,6 +65,7 @@ def test_buckets_of_different_shapes_take_slots_of_their_own_size(
             assert slots.leased == len(held), "it was written into a slot, not collated from a list"
             assert slots.leased_bytes <= 2 * sum(each.nbytes for each in held)
             assert slots.free < 20
+            assert slots.free_bytes < 100 * MIB, "none has room for small ones that are large"
             if number == len(order) - 1:
                 assert slots.free_bytes == slots.free * slots.leased_bytes, "small ones are gone"
             held = held if order[number] is small else held[:-1] if number < 45 else []

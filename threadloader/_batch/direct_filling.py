@@ -38,7 +38,7 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        layout_of, latest, layout_of_rows, learn: worker.
+        layout_of, small_layout, layout_of_rows, learn: worker.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -72,9 +72,10 @@ class DirectPath:
                 self._layout = layout
         return layout
 
-    def latest(self, sample: Any) -> Layout | None:  # noqa: ARG002  # as `layout_of`
-        """Return the layout of the batch before; None if none is known."""
-        return self._layout
+    def small_layout(self, rows: int) -> Layout | None:
+        """Return the layout of the batch before, if so many rows of it take no slot."""
+        layout = self._layout
+        return None if layout is None or layout.places(rows).slots else layout
 
     def layout_of_rows(self, rows: Rows) -> Layout:
         """Return the layout of a batch of ``rows``."""
@@ -136,8 +137,11 @@ class DirectFilling(Filling):
             self._unwritten[start] = samples
 
     def _write_all(self, samples: list[Any]) -> bool:
-        """Write all rows as those of the batch before; return False if they do not fit."""
-        laid_out = self._lay_out_like(self._path.latest, samples[0])
+        """Write all rows of a small batch like the one before; return False if they do not fit.
+
+        To look at the first sample takes longer than to lay out a batch twice, once in a while.
+        """
+        laid_out = self._lay_out_like(self._path.small_layout, self._rows)
         if laid_out is None:
             return False
         written = laid_out[0].write(samples, laid_out[1].fields, 0)
@@ -206,12 +210,12 @@ class DirectFilling(Filling):
             laid_out[1].retire()
 
     def _lay_out_like(
-        self, layout_of: Callable[[Any], Layout | None], sample: Any
+        self, layout_of: Callable[[Any], Layout | None], given: Any
     ) -> tuple[Layout, BatchMemory] | None:
-        """Lay the batch out, unless another thread did; None if ``sample`` has no exact layout."""
+        """Lay the batch out, unless another thread did; None if what is given has no layout."""
         with self._deciding:
             if self._laid_out is None:
-                layout = layout_of(sample)
+                layout = layout_of(given)
                 if layout is not None:
                     memory = self._path.memory(layout, self._rows)
                     self.nbytes = memory.nbytes
