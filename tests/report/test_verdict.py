@@ -192,6 +192,8 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
     # Which others are the loader's own threads.
     (changed(cpu=0.4, delay=0.55), NO_GIL._replace(cores=4), "Make samples cheaper"),
     (CHEAP, TUNED, "Threads would not be faster: use larger batches"),
+    (replace(CHEAP, batches=1000), TUNED._replace(running=1), "Threads would not be faster: use"),
+    (replace(CHEAP, batches=300), TUNED._replace(running=1), PROCESSES.format("4.0")),
     (*CASES["pure Python, one thread is found"][:2], PROCESSES.format("4.0")),
     (*CASES["pure Python in the calling thread"][:2], PROCESSES.format("4.0")),
 ]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadloader._order.tickets import INLINE_SECONDS
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,6 +28,8 @@ WAITING = 0.5  # and more is what counts
 BUSY = 0.25  # of the workers' time without a core, and of the cores: more, and others use them
 LATE_SECONDS = 2e-3  # from a batch being done to its consumer: a thread that waits for the GIL may
 # have to wait for 5 ms, see sys.setswitchinterval; any other is there within some 50 us
+# Of a batch: with two of torch's processes the smallest take 0.8 to 1.8 ms (bench: libraries).
+PROCESS_SECONDS = 1e-3
 GIL_CORES = 0.3  # cores of the workers: with fewer they can't hold the GIL much
 COLD = 0.1  # bytes that were read from storage, of the bytes that were delivered
 BLOCK_NBYTES = 4 << 10  # bytes that are read for a sample, at the least
@@ -175,7 +175,7 @@ def _holds_gil(i: Interval, setup: Setup) -> bool:
         return False
     fewer = setup.running < min(setup.most, setup.cores)
     if setup.tuned and fewer and _waits(i) < RUNNING:
-        cheap = i.is_inline and i.inline_seconds <= INLINE_SECONDS * i.batches
+        cheap = i.is_inline and i.inline_seconds <= PROCESS_SECONDS * i.batches
         return not cheap and (i.delay_share or 0.0) < BUSY
     late = i.late_seconds > LATE_SECONDS * max(1, i.waits)
     return setup.most > 1 and late and (fewer or _waits(i) >= RUNNING)
