@@ -58,6 +58,11 @@ def _link_of(kind: type) -> str:
     return f"\nSee {REPOSITORY}docs/errors.md#{name.lower()}" if name in __all__ else ""
 
 
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, without its link: for a sentence around it."""
+    return str(error).removesuffix(_link_of(type(error)))
+
+
 class ThreadLoaderError(Exception):
     """Base of all exceptions of threadloader."""
 

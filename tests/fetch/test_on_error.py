@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.acting import Acting
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
@@ -21,7 +22,7 @@ from support.shared import SharedList
 from support.streams import make, outcomes
 from support.workers import each_kind_of_workers, join_workers
 
-from threadloader import ThreadLoader
+from threadloader import DataError, ThreadLoader
 
 pytestmark = [
     pytest.mark.usefixtures("slots_for_all_leaves"),
@@ -336,6 +337,17 @@ def test_statistics_keep_the_latest_thousand_and_count_all(spawn: Spawn) -> None
     told = loader.statistics()
     assert told.skipped_count == 1200
     assert [each.index for each in told.skipped] == list(range(200, 1200))
+
+
+def test_an_error_of_ours_that_is_skipped_is_told_without_its_link() -> None:
+    def fail(_: int) -> None:
+        raise DataError("broken", "a.tar")
+
+    with skipping(Acting(2, fail), 2, threads=0) as loader:
+        with pytest.warns(UserWarning, match=r"DataError: a.tar: broken; statistics\(\)"):
+            list(loader)
+        (told, _) = loader.statistics().skipped
+    assert told.error == "DataError: a.tar: broken"
 
 
 @pytest.mark.filterwarnings("always:a sample was left out")

@@ -51,6 +51,26 @@ def test_an_epoch_is_counted_by_itself(threads: int | None, spawn: Spawn) -> Non
     assert statistics.recent.batches <= 10
 
 
+ROW = np.zeros(1024, np.uint8)
+CYCLE: list[Any] = [ROW]
+CYCLE += [CYCLE] * 7
+SMALL = {str(number): np.zeros(0) for number in range(20)}
+COUNTED = {
+    "fields that differ": (SMALL | {"image": ROW}, 1024),
+    "the same the other way round": ({"image": ROW} | SMALL, 1024),
+    "records of a list": ([{"row": ROW, "name": "a"}] * 100, 100 * 1024),
+    "a batch that holds itself": (CYCLE, 64 * 1024),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_bytes_of_a_batch_are_those_of_its_arrays(name: str) -> None:
+    batch, most = COUNTED[name]
+    nbytes = epoch_of(made(size=4, collate_fn=lambda _: batch)).nbytes
+    assert 1024 <= nbytes <= most
+    assert nbytes == most or batch is CYCLE
+
+
 def test_rates_and_shares_are_those_of_the_seconds_that_passed(clock: DrivenClock) -> None:
     def act(_: int) -> None:
         clock.idle(0.75)

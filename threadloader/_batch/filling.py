@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
 
 
-# Of a list, or what else has parts, with more: the first few stand for all.
-MAX_PARTS, FEW, MAX_DEPTH = 16, 4, 8
+MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
+LONG, FEW = 16, 4  # entries of a list: of a longer one the first few stand for all
 
 # An error of the collate function, and the row that caused it; None if that is not known.
 CollateFailure = tuple[BaseException, int | None]
@@ -198,23 +198,23 @@ class ListFilling(Filling):
             parts.clear()
 
 
-def _nbytes_of(batch: Any, depth: int = MAX_DEPTH) -> int:
+def _nbytes_of(batch: Any) -> int:
     """Return the bytes of the arrays and tensors in lists, tuples and dicts; 0 of all else."""
-    kind = type(batch)
-    if kind is _torch.Tensor:
-        return _torch.dense_nbytes(batch)
-    if kind is np.ndarray:
-        nbytes: int = batch.nbytes
-        return nbytes
-    if isinstance(batch, (list, tuple)):
-        parts: Any = batch
-    elif isinstance(batch, (dict, UserDict)):  # a UserDict: transformers' batches
-        parts = batch.values()
-    else:
-        return 0
-    size, found = len(batch), 0
-    few = size if size <= MAX_PARTS else FEW
-    for part in itertools.islice(parts, few):
-        if depth and type(part) not in ATOMS:
-            found += _nbytes_of(part, depth - 1)
-    return found if few == size else found * size // few
+    nbytes = 0
+    parts: list[tuple[Any, int]] = [(batch, 1)]  # and how many each stands for
+    for part, times in itertools.islice(parts, MAX_PARTS):  # it grows meanwhile
+        if type(part) is _torch.Tensor:
+            nbytes += times * _torch.dense_nbytes(part)
+        elif type(part) is np.ndarray:
+            nbytes += times * part.nbytes
+        else:
+            more = 1
+            inside: Any = ()
+            if type(part) is list and len(part) > LONG:
+                inside, more = part[:FEW], len(part) // FEW
+            elif isinstance(part, (list, tuple)):
+                inside = part[:MAX_PARTS]
+            elif isinstance(part, (dict, UserDict)):  # a UserDict: transformers' batches
+                inside = itertools.islice(part.values(), MAX_PARTS)
+            parts += [(each, times * more) for each in inside if type(each) not in ATOMS]
+    return nbytes

@@ -21,6 +21,7 @@ from threadloader._worker.own_copy import Copied
 from threadloader._worker.program_code import is_users
 from threadloader._worker.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._worker.worker_info import introduced
+from threadloader.errors import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -159,7 +160,7 @@ class Loading:
                 frames = reversed(list(walk_tb(error.__traceback__)))
                 lines = ((frame.f_code.co_filename, number) for frame, number in frames)
                 line = next((f"{file}:{number}" for file, number in lines if is_users(file)), None)
-                return LoadedSample({}, None, f"{type(error).__name__}: {error}", line)
+                return LoadedSample({}, None, f"{type(error).__name__}: {text_of(error)}", line)
             finally:
                 leave_streams()
                 with self._lock:

@@ -357,6 +357,7 @@ class Epoch(TorchNames, Iterator[Any]):
         self._feed.end(finished=True)
         setup = self._maker.tuner, self._threads is not None, self._shared_out
         warn_if_slow(self._stats, self._counted, setup)
+        self._tally.warn()  # of a last batch that had no sample
         raise StopIteration
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from threadloader.errors import shortened, warn_user
+from threadloader.errors import shortened, text_of, warn_user
 
 if TYPE_CHECKING:
     from threadloader._engine.open_batch import OpenBatch
@@ -24,7 +25,8 @@ MAX_LISTED = 1000  # samples; the latest ones
 MAX_TEXT = 1000  # characters of an error
 
 
-class Skipped(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Skipped:
     """A sample that was left out of its batch."""
 
     batch: int  # position of the batch in its epoch, from 0
@@ -124,6 +126,6 @@ def _text_of(error: BaseException) -> str:
     """Return the type and message of an error, shortened."""
     text = ""
     with suppress(Exception):  # its own __str__
-        text = str(error)
+        text = text_of(error)
     name = type(error).__name__
     return shortened(f"{name}: {text}" if text else name, MAX_TEXT)

@@ -302,7 +302,8 @@ class PrefetchDepth:
         self._smaller: tuple[int, ...] = ()  # bytes of those since; replaced, not changed
         self._depth = 0  # batches; 0 before any was planned
         self._grows = 0  # by how many it may grow
-        self._settled: tuple[Any, ...] = ()  # for which window and bytes the depth grows no more
+        # For which window and bytes it grows no more, and its depth then; replaced whole.
+        self._settled: tuple[tuple[Any, ...], int] = (), 0
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
@@ -328,11 +329,12 @@ class PrefetchDepth:
     def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""
         follows_from = window, self._largest, self.needed
-        if follows_from == self._settled:
-            return self._depth
+        known, settled = self._settled
+        if known == follows_from:
+            return settled
         room = most = self.most(window)
         if not window.chosen and self._depth:
             room = min(room, self._depth + self._grows)
         self._depth, self._grows = room, 0
-        self._settled = follows_from if room == most else ()
+        self._settled = (follows_from, room) if room == most else ((), 0)
         return room
