@@ -1,7 +1,7 @@
 """The libraries that people load with, and what they write without: beside torch's loader.
 
 ``python -m benches.libraries``, once with each Python; a library that is missing is left out.
-``--busy 2`` lets two other processes compute meanwhile.
+``--everyday`` loads what needs no library; ``--busy 2`` lets two other processes compute meanwhile.
 
 Each workload is loaded by torch's loader with no workers and with two, which are kept between
 epochs; and by ThreadLoader with its default, and with 0 to 4 threads.  All take turns in one
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from benches.workloads.other_libraries import Workload
 
-RESULTS = Path(__file__).parent / "results" / "libraries.json"
+RESULTS = Path(__file__).parent / "results"
 LEAST = 0.97
 FIRST_SECONDS = 1.0  # that do not count
 KEPT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
@@ -58,40 +58,44 @@ LOADERS: dict[str, Callable[..., Any]] = {
     **{f"{number}": partial(ThreadLoader, threads=number) for number in (0, 1, 2, 4)},
 }
 CHOSEN = ("1", "2", "4")
-WORKLOADS = LIBRARIES | EVERYDAY
+RATIOS = ("default", "of none", "by number", "cpu")
 
 
 def main() -> int:
     """Measure, print the table, write the file, return 1 where a target is missed."""
     parser = command_line("libraries", __doc__)
-    parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
+    parser.add_argument("--everyday", action="store_true", help="what needs no other library")
+    parser.add_argument("--workload", action="append", choices=[*LIBRARIES, *EVERYDAY])
     parser.add_argument("--seconds", type=float, default=0.5, help="of a turn, after the first one")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--busy", type=int, default=0, help="processes that compute beside")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    made, block = (EVERYDAY, "everyday") if options.everyday else (LIBRARIES, "libraries")
+    output = options.output or RESULTS / f"{block}.json"
     for _ in range(options.busy):
         Process(target=_compute, daemon=True).start()
     warnings.simplefilter("ignore")
     label = f"{sys.version_info.major}.{sys.version_info.minor}{'' if gil_is_enabled() else 't'}"
     found = {}
-    for name in options.workload or WORKLOADS:
+    label += f", {options.busy} busy processes" if options.busy else ""
+    for name in options.workload or made:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                workload = WORKLOADS[name](Path(folder))
+                workload = made[name](Path(folder))
                 turns = _turns(workload, options.rounds, options.seconds)
         except ImportError as error:
             print(f"  {name} is left out: {error}", file=sys.stderr)
             continue
         found[name] = summary(turns)
-        told = "  ".join(blocks.library_row(found[name]))
+        told = {key: f"{found[name][key]:.2f}" for key in RATIOS}
         print(f"  {name}  {told}", file=sys.stderr, flush=True)
-    results = kept_in(options.output)
+    results = kept_in(output)
     of_build = results.setdefault(label, {"workloads": {}})
     of_build["workloads"].update(found)
     of_build["date"], of_build["versions"] = f"{datetime.now(UTC):%Y-%m-%d}", _versions()
-    print(blocks.libraries({label: of_build | {"workloads": found}}))
-    write(options.output, results)
+    print(blocks.BLOCKS[block][1]({label: of_build | {"workloads": found}}))
+    write(output, results)
     return int(any(each["default"] < LEAST for each in found.values()))
 
 

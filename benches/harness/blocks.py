@@ -240,13 +240,13 @@ def libraries(told: Mapping[str, Any]) -> str:
     names = dict.fromkeys(name for found in told.values() for name in found["workloads"])
     header = ["library"]
     for label in told:
-        header += [f"{label}: default", "of none", "by number", "CPU", "faster of torch's"]
+        header += [f"{label}: default", "by number", "CPU", "faster of torch's"]
     rows = []
     for name in names:
         row = [name]
         for found in told.values():
             each = found["workloads"].get(name)
-            row += library_row(each) if each else [""] * 5
+            row += library_row(each) if each else [""] * 4
         rows.append(row)
     measured = [f"- {label}: {found['date']}, {found['versions']}" for label, found in told.items()]
     return "\n".join([markdown(header, rows), "", *measured])
@@ -254,13 +254,25 @@ def libraries(told: Mapping[str, Any]) -> str:
 
 def library_row(told: Mapping[str, Any]) -> list[str]:
     """Return the cells of one library on one build."""
-    keys = ("default", "of none", "by number", "cpu")
-    figures = [f"{told[key]:.2f}" if key in told else "" for key in keys]
+    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
     of_best = told["of the better"]
     return [
         *figures,
         told["best"] + (f" ({1 / of_best:.1f} of the default)" if of_best < 1 else ""),
     ]
+
+
+def everyday(told: Mapping[str, Any]) -> str:
+    """Return what `benches.libraries` has found of code that needs no library."""
+    names = dict.fromkeys(name for found in told.values() for name in found["workloads"])
+    header, rows = ["code"], [[name] for name in names]
+    for label, found in told.items():
+        header += [f"{label}: default", "of none", "by number"]
+        for row in rows:
+            each = found["workloads"][row[0]]
+            row += [f"{each[key]:.2f}" for key in ("default", "of none", "by number")]
+    measured = [f"- {label}: {found['date']}" for label, found in told.items()]
+    return "\n".join([markdown(header, rows), "", *measured])
 
 
 def self_driving(told: Mapping[str, Any]) -> str:
@@ -396,6 +408,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "self_driving": ("self_driving", self_driving),
     "interference": ("interference", interference),
     "libraries": ("libraries", libraries),
+    "everyday": ("everyday", everyday),
     "gpu": ("gpu", gpu),
     "batching": ("token_batches", batching),
     "symptoms_memory": ("symptoms", lambda told: symptoms(told, "mib")),
