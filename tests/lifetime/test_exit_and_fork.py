@@ -154,11 +154,11 @@ class Forks:
         return 8
 
     def __getitem__(self, index):
-        began.set()
-        if index == 3:
+        if began.is_set() and not forked.is_set():  # any but the first: others wait for it
             copies.wait()
             fork(lambda: {does})
             forked.set()
+        began.set()
         return index
 
 register(Reader, opened)
