@@ -34,7 +34,7 @@ from xml.parsers import expat
 import numpy as np
 import pytest
 from support.in_workers import ROWS, THREADS, in_workers
-from support.patience import PAUSE
+from support.patience import PATIENCE, PAUSE, Spawn
 
 from threadloader import ThreadLoader
 
@@ -561,3 +561,33 @@ def test_a_handler_of_signals_may_ask_for_the_state(
         with ThreadLoader(Signals(), 4, **options) as again:
             again.load_state_dict(state)
             assert [batch.tolist() for batch in again] in [order[begun:] for begun in range(7)]
+
+
+class Scratch:
+    """A dataset, and a function, without any attribute until it is used."""
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> bool:
+        return self(index)
+
+    def __call__(self, given: Any) -> bool:
+        self.given = given
+        return self is not SCRATCH
+
+
+SCRATCH = Scratch()  # a module names it, as a script names its dataset
+NAMED: dict[str, dict[str, Any]] = {
+    "dataset": {"dataset": SCRATCH},
+    "part": {"dataset": [SCRATCH] * 32, "collate_fn": lambda batch: [each(0) for each in batch]},
+    "collate_fn": {"dataset": range(64), "collate_fn": SCRATCH},
+    "transform": {"dataset": iter(range(64)), "transform": SCRATCH},
+}
+
+
+@pytest.mark.parametrize("how", NAMED)
+def test_what_a_module_names_is_each_workers_own_if_it_has_methods(how: str, spawn: Spawn) -> None:
+    loader = ThreadLoader(batch_size=2, threads=2, output="numpy", **NAMED[how])
+    assert all(np.all(batch) for batch in spawn(list, loader).result(PATIENCE))
+    assert vars(SCRATCH) == {}

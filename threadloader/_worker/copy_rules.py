@@ -79,6 +79,14 @@ _CODE = (
 )
 _LOADERS = "torch.utils.data.dataloader"
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python, among others
+# The methods that a marker may have: of an object that does anything, any may set an attribute.
+_SHOWING = frozenset(
+    {
+        *("__init__", "__new__", "__repr__", "__str__", "__format__", "__bool__", "__eq__"),
+        *("__ne__", "__hash__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__"),
+        *("__annotate__", "__annotate_func__", "__init_subclass__", "__class_getitem__"),
+    }
+)
 _CACHED = type(functools.lru_cache(len))
 _SELF = tuple(f.__code__.co_code for f in (lambda self: self, lambda self, _: self))
 
@@ -190,6 +198,7 @@ class Shape(NamedTuple):
     is_ended: bool  # whether it has a ``__del__``
     makes_rng: bool  # whether it makes a generator on first use
     is_plain: bool  # whether its objects have a dictionary and nothing else
+    is_inert: bool  # whether its methods show, compare or pickle its objects, and do no more
 
     @classmethod
     def of(cls, kind: type) -> Shape:
@@ -205,6 +214,7 @@ class Shape(NamedTuple):
             is_ended,
             makes_rng,
             not (layout.slots or generators or is_ended or makes_rng),
+            _is_inert(kind),
         )
 
 
@@ -215,7 +225,11 @@ def copy_object(value: Any, copier: Copier) -> Any:
     if shape.makes_rng:
         prepare(value)
     names = shape.layout.dict_of(value)
-    if not names and shape.is_plain and (names is None or _is_named(value, kind)):
+    if (
+        not names
+        and shape.is_plain
+        and (names is None or (shape.is_inert and _is_named(value, kind)))
+    ):
         return value  # without any state; or a marker, a missing value say
     try:
         twin = shape.new(kind)
@@ -230,6 +244,17 @@ def copy_object(value: Any, copier: Copier) -> Any:
         if ATOMS.issuperset(map(type, fresh.values())):
             return twin
     return copy_attributes(value, copier, twin)
+
+
+def _is_inert(kind: type) -> bool:
+    methods = [
+        name
+        for base in kind.__mro__
+        if base is not object
+        for name, part in list(vars(base).items())
+        if callable(part) or isinstance(part, (property, classmethod, staticmethod))
+    ]
+    return _SHOWING.issuperset(methods)
 
 
 def _is_named(value: Any, kind: type) -> bool:
