@@ -271,8 +271,8 @@ def everyday(told: Mapping[str, Any]) -> str:
         for row in rows:
             each = found["workloads"][row[0]]
             row += [f"{each[key]:.2f}" for key in ("default", "of none", "by number")]
-    measured = [f"- {label}: {found['date']}" for label, found in told.items()]
-    return "\n".join([markdown(header, rows), "", *measured])
+    measured = "; ".join(f"{label}: {found['date']}" for label, found in told.items())
+    return f"{markdown(header, rows)}\n\n{measured}"
 
 
 def self_driving(told: Mapping[str, Any]) -> str:
