@@ -44,10 +44,7 @@ class SampleStream:
     """
 
     def __init__(self) -> None:
-        self._seed = 0
-        self._kind = SAMPLE
-        self._first = 0
-        self._counted: Sized = ()
+        self.move(0, SAMPLE, 0, ())
         self._key = b""
         # Made when first needed: to make all that a thread may need takes as long as a small epoch.
         self._random: random.Random | None = None
@@ -56,7 +53,6 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        self._key_at = self._random_at = self._legacy_at = self._numpy_at = self._torch_at = -1
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
         """Go to another position, and follow the positions after it.
