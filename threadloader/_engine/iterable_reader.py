@@ -213,6 +213,8 @@ class IterableReader:
             and (self._batches == 1 or self._batches % self._snapshot_every == 0)
         ):
             checkpoint = self._take_checkpoint(iterator, ended=at_end)
+            if checkpoint is None:  # what has no state now gets none
+                self._snapshot_every = 0
         if at_end:
             self._end_checkpoint = checkpoint
             self._make_next_pass_whole()
@@ -223,7 +225,9 @@ class IterableReader:
         """Add samples up to ``rows``."""
         iterator: Any = self._iterator
         try:
-            while len(samples) < rows and not epoch.cancelled:
+            for _ in range(rows):
+                if epoch.cancelled:
+                    return
                 samples.append(next(iterator))
         finally:
             samples = DROPPED  # the error keeps this frame
