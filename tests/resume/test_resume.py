@@ -179,6 +179,26 @@ def test_a_sampler_of_the_user_s_is_drawn_once_for_each_index(
     assert sampler.drawn == len(order)
 
 
+@each_number_of_threads
+def test_a_dataset_s_state_is_asked_for_only_with_the_loader_s(threads: int) -> None:
+    class Stateful(Augmented):
+        states = 0  # each of which may be a copy of all data
+
+        def state_dict(self) -> dict[str, int]:
+            Stateful.states += 1
+            return {"size": self.size}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.size = state["size"]
+
+    with ThreadLoader(Stateful(), 2, threads=threads, output="numpy") as loader:
+        for _ in range(2):
+            list(loader)
+        assert Stateful.states == 0
+        assert loader.state_dict()["dataset"] == {"size": 10}
+    assert Stateful.states == 1
+
+
 def test_out_of_order_every_sample_comes_once_over_many_states(spawn: Spawn) -> None:
     got: list[int] = []
     state: Any = {}

@@ -67,7 +67,7 @@ class LastEpoch(NamedTuple):
     position: Position
     draws: EpochDraws
     order: KnownOrder | None  # of a known sampler
-    dataset: Any  # the state of the user's dataset at the beginning; None if it has none
+    dataset: Any  # the state of an iterable dataset at the beginning; None if it has none
 
     def state(self) -> dict[str, Any]:
         """Return the parts of a loader's state that follow from the epoch."""
@@ -234,10 +234,10 @@ class Session:
         """Give the user's dataset its state in ``saved``, before anything is copied or started.
 
         Returns:
-            The state of the dataset at the beginning of the epoch; None if it has none.
+            The state of an iterable dataset at the beginning of the epoch; None if it has none.
         """
-        if saved is None:
-            return self._dataset_between(settings)
+        if saved is None:  # a map-style one is asked for when somebody wants the loader's
+            return self._dataset_between(settings) if settings.iterable else None
         state = saved.get("dataset")
         if state is not None:
             give_back = restore_whole if settings.iterable else restore
@@ -340,11 +340,12 @@ class Session:
             dataset = self._dataset_between(settings)
         else:
             state = last.state()
-            dataset = last.dataset if settings.iterable else self._dataset_between(settings)
-            # Where each replica has its own state, that of the dataset adds nothing.
-            if settings.iterable and all("mark" in lane for lane in state["lanes"]):
-                dataset = None
-        return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
+            if not settings.iterable:
+                dataset = self._dataset_between(settings)
+            else:  # where each replica has its own state, that of the dataset adds nothing
+                has_own = all("mark" in lane for lane in state["lanes"])
+                dataset = None if has_own else copy.deepcopy(last.dataset)
+        return state if dataset is None else state | {"dataset": dataset}
 
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far.

@@ -10,7 +10,6 @@ import copy
 import functools
 import random
 import sys
-import types
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a generator can be given its seeds
-_CODE = frozenset({types.FunctionType, classmethod, property, staticmethod})
 CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
 
 
@@ -99,9 +97,11 @@ def class_generators(kind: type) -> tuple[tuple[str, Any], ...]:
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__ != "builtins":
-            for name, part in list(vars(base).items()):
-                if type(part) not in _CODE and is_own_generator(part):
-                    found.setdefault(name, part)
+            parts = vars(base).copy()
+            if any(map(is_generator_class, set(map(type, parts.values())))):  # seldom
+                for name, part in parts.items():
+                    if is_own_generator(part):
+                        found.setdefault(name, part)
     return tuple(found.items())
 
 
