@@ -24,11 +24,12 @@ import tempfile
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 import numpy as np
@@ -46,6 +47,19 @@ class Plain:
 
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
+
+
+class Graph:
+    """Arrays in an object within an object, which knows it."""
+
+    def __init__(self) -> None:
+        table = {"x": np.zeros(3), "edges": np.ones((2, 4))}
+        self.arrays = Plain(table=table, of=weakref.ref(self))
+
+
+class Row(NamedTuple):
+    name: str
+    value: Any
 
 
 def put(value: Any, index: int) -> None:
@@ -105,6 +119,9 @@ SHARED: dict[str, Callable[[], Any]] = {
     "10,001 numbers": lambda: list(range(10_001)),
     "10,001 objects": lambda: [Plain() for _ in range(10_001)],
     "1,001 lists of 10 numbers": lambda: [list(range(10)) for _ in range(1001)],
+    "1,001 arrays": lambda: [np.zeros(1) for _ in range(1001)],
+    "500 objects that hold arrays": lambda: [Graph() for _ in range(500)],
+    "1,000 named tuples of arrays": lambda: [Row("", np.zeros(1)) for _ in range(1000)],
     "2 MiB of bytes": lambda: bytearray(1 << 21),
     "table": Frame,
     "table of pyarrow": lambda: pytest.importorskip("pyarrow").table({"x": [1]}),

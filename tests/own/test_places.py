@@ -208,6 +208,10 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "attribute of a tuple": (Tuple, NOW),
     "attribute of a list": (List, NOW),
     "one of 1,001 helpers": (lambda: [Helper() for _ in range(1001)], inside(item(1000)[1], NOW)),
+    "one of 500 helpers beside arrays": (
+        lambda: [Helper(row=np.zeros(3), inner=Helper()) for _ in range(500)],
+        inside(lambda o: o[9].inner, NOW),
+    ),
     "one of 1,001 short lists": (lambda: [[None] for _ in range(1001)], inside(item(9)[1], FIRST)),
     "one of 5,000 numbers": (lambda: [0] * 5000, FIRST),
     "attribute of a function": (lambda: lambda: None, NOW),

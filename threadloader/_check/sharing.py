@@ -26,9 +26,9 @@ from threadloader import _torch
 from threadloader._batch.parts import ATOMS, CONTAINERS, attributes, is_same, parts, state_of
 from threadloader._check.contents import array_of
 from threadloader._threads.per_thread import PerThread
-from threadloader._worker.copy_rules import copy_attributes, is_meeting, is_ours, rule_of
+from threadloader._worker.copy_rules import RULES, is_meeting, is_ours, rule_of
 from threadloader._worker.generators import is_generator_class
-from threadloader._worker.own_copy import LIMITS, Copied, Copier, Rules, Steps
+from threadloader._worker.own_copy import LIMITS, Copied, Copier, Steps
 from threadloader._worker.program_code import is_users
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class _Noting(Copier):
     """Notes what it shares, each with its path."""
 
     def __init__(self, rule: Callable[[type, bool], Rule | None], how: str) -> None:
-        super().__init__(Copied(), Rules(rule, copy_attributes), limits=LIMITS.get(how))
+        super().__init__(Copied(), RULES._replace(rule_of=rule), limits=LIMITS.get(how))
         self.shared: list[tuple[str, Any]] = []
         self.cut_off = False
 

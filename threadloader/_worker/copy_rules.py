@@ -198,7 +198,6 @@ class Shape(NamedTuple):
     is_ended: bool  # whether it has a ``__del__``
     makes_rng: bool  # whether it makes a generator on first use
     is_plain: bool  # whether its objects have a dictionary and nothing else
-    is_inert: bool  # whether its methods show, compare or pickle its objects, and do no more
 
     @classmethod
     def of(cls, kind: type) -> Shape:
@@ -214,7 +213,6 @@ class Shape(NamedTuple):
             is_ended,
             makes_rng,
             not (layout.slots or generators or is_ended or makes_rng),
-            _is_inert(kind),
         )
 
 
@@ -228,7 +226,7 @@ def copy_object(value: Any, copier: Copier) -> Any:
     if (
         not names
         and shape.is_plain
-        and (names is None or (shape.is_inert and _is_named(value, kind)))
+        and (names is None or (_is_named(value, kind) and _is_inert(kind)))
     ):
         return value  # without any state; or a marker, a missing value say
     try:
@@ -247,6 +245,7 @@ def copy_object(value: Any, copier: Copier) -> Any:
 
 
 def _is_inert(kind: type) -> bool:
+    """Whether the methods of a class show, compare or pickle its objects, and do no more."""
     methods = [
         name
         for base in kind.__mro__
@@ -658,12 +657,15 @@ _DERIVED: tuple[tuple[Any, Rule], ...] = (
 )
 
 
+RULES = Rules(rule_of, copy_object, copy_attributes)
+
+
 # What is copied by these rules
 
 
 def new_copier(copied: Copied, *, looks: bool = False, limits: Limits | None = None) -> Copier:
     """Return a `Copier` by these rules."""
-    return Copier(copied, Rules(rule_of, copy_attributes), looks=looks, limits=limits)
+    return Copier(copied, RULES, looks=looks, limits=limits)
 
 
 def copy_of(dataset: Any, how: str) -> tuple[Any, Copied]:

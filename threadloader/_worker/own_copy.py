@@ -14,6 +14,7 @@ twin of the whole.  So a chain of any length is followed without recursion.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
@@ -29,9 +30,10 @@ Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 # gets the worker's own of it, and returns the whole.
 Rule: TypeAlias = "Callable[[Any, Copier], Any]"
 
-# A container with more entries is data.  So is a plain one, of numbers, texts, arrays and plain
-# containers, with more below it, where an array is ten entries, and each KiB of it one more; of
-# several that lie in one another, the smallest.
+# A container with more entries is data.  So is a plain one with more below it: of numbers, texts,
+# arrays, plain containers, and objects that hold such things, and arrays among them.  An attribute
+# is an entry, an array ten, and each KiB of it one more.  Of several that lie in one another, the
+# smallest is data.
 LARGE, OF_ARRAY = 10_000, 10
 # Of memory that can be written: what has more is data; and what is copied for a worker in all.
 LARGE_BYTES, MOST_BYTES = 1 << 20, 1 << 26
@@ -141,9 +143,10 @@ class Copied(dict[int, tuple[Any, Any]]):
 
 
 class Rules(NamedTuple):
-    """How objects are copied, see `copy_rules`."""
+    """How objects are copied, see `copy_rules.RULES`."""
 
     rule_of: Callable[[type, bool], Rule | None]  # of a class; None to share its objects
+    of_objects: Rule  # that of objects which have attributes, and nothing else
     # Gives a twin the twins of an object's attributes, and returns it.
     attributes: Callable[[Any, Copier, Any], Steps]
 
@@ -166,7 +169,7 @@ class Copier:
     ) -> None:
         self.copied = copied
         self.attributes = rules.attributes
-        self._rule_of = rules.rule_of
+        self._rule_of, self._of_objects = rules.rule_of, rules.of_objects
         self.looks = looks
         self.root: Any = None
         self.owner: Any = None  # of the method that was given as a collate function
@@ -177,7 +180,8 @@ class Copier:
         self.most, self._most_bytes, self._bytes_left = limits
         self.shapes: dict[type, Any] = {}  # what the rules have found out about classes
         self._rules: dict[type, Rule | None] = {}
-        self._weights: dict[int, tuple[Any, int]] = {}  # of plain containers, in entries
+        # Of plain containers and objects: in entries, and whether there are arrays among them.
+        self._weights: dict[int, tuple[Any, int, bool]] = {}
         # The rules that wait for a part: the steps, the part's name, and the part.
         self._stack: list[tuple[Steps, Any, Any]] = []
         self._unfilled: list[tuple[Any, Callable[[], object]]] = []
@@ -328,56 +332,71 @@ class Copier:
 
         One that has too many is data, and counts as nothing in what it lies in.
         """
-        weights = self._weights
-        # The containers that lie in one another: each with what is left of it, and its weight.
-        inside = [_Weighed(root)]
-        weights[id(root)] = root, _NOT_PLAIN
-        while inside:
-            top = inside[-1]
-            part = next(top.left, _EMPTY) if top.weight <= self.most else _EMPTY
-            if part is _EMPTY:
-                inside.pop()
-                weights[id(top.container)] = top.container, top.weight
-                if inside:
-                    inside[-1].weight += self._counted(top.weight)
-                continue
-            weight = self._weight_of(part)
+        weights, most = self._weights, self.most
+        # What lies in one another: each with what is left of it, and its weight.
+        inside: list[_Weighed] = []
+        part, weight, has_arrays = root, None, False
+        while weight != _NOT_PLAIN:  # nor are those that it lies in
             if weight is None:
-                weights[id(part)] = part, _NOT_PLAIN
+                weights[id(part)] = part, _NOT_PLAIN, False
                 inside.append(_Weighed(part))
-            elif weight == _NOT_PLAIN:
-                return  # nor are those that it lies in
+            elif inside:
+                inside[-1].add(weight if weight <= most else 0, has_arrays)
             else:
-                top.weight += self._counted(weight)
+                return
+            top = inside[-1]
+            part = next(top.left, _EMPTY) if top.weight <= most else _EMPTY
+            if part is not _EMPTY:
+                weight, has_arrays = self._weight_of(part, inside)
+                continue
+            inside.pop()
+            weight, has_arrays = top.weight, top.has_arrays
+            if not has_arrays and type(top.whole) not in _PLAIN:
+                weight = _NOT_PLAIN
+            weights[id(top.whole)] = top.whole, weight, has_arrays
 
-    def _counted(self, weight: int) -> int:
-        """Return what a container counts in the one that it lies in."""
-        return weight if weight <= self.most else 0
+    def _weight_of(self, part: Any, inside: list[_Weighed]) -> tuple[int | None, bool]:
+        """Return the weight of a part, and whether arrays are in it.
 
-    def _weight_of(self, part: Any) -> int | None:
-        """Return the weight of a part; None for a container into which one has to look."""
+        Returns:
+            No weight of a container, or an object, into which one has to look.
+        """
         kind = type(part)
-        if kind in _PLAIN:
-            known = self._weights.get(id(part))
-            if known is None and (len(part) > self.most or is_flat(part)):
-                known = self._weights[id(part)] = part, len(part)
-            return None if known is None else known[1]
         if kind is np.ndarray and not part.dtype.hasobject:
-            return OF_ARRAY + int(part.nbytes >> 10)
+            return OF_ARRAY + int(part.nbytes >> 10), True
         if kind is _torch.Tensor:
-            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10)
-        return 0 if issubclass(kind, np.generic) else _NOT_PLAIN
+            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10), True
+        known = self._weights.get(id(part))
+        if known is not None:
+            return known[1:]
+        if kind in _PLAIN:
+            if len(part) > self.most or is_flat(part):
+                self._weights[id(part)] = part, len(part), False
+                return len(part), False
+            return None, False
+        if kind is weakref.ref:  # an object's part may know the object
+            return 0 if any(part() is each.whole for each in inside) else _NOT_PLAIN, False
+        if issubclass(kind, tuple) or self._rule(kind) is self._of_objects:
+            return None, False
+        return 0 if issubclass(kind, np.generic) else _NOT_PLAIN, False
 
 
 class _Weighed:
-    """A plain container whose weight is looked for: one for each entry, and those below."""
+    """A container, or an object, whose weight is looked for: its entries, and those below."""
 
-    __slots__ = ("container", "left", "weight")
+    __slots__ = ("has_arrays", "left", "weight", "whole")
 
-    def __init__(self, container: Any) -> None:
-        self.container = container
-        self.weight = len(container)
-        self.left = iter([part for part in state_of(container) if type(part) not in ATOMS])
+    def __init__(self, whole: Any) -> None:
+        parts = state_of(whole)
+        self.whole = whole
+        self.has_arrays = False
+        self.weight = len(whole) if type(whole) in _PLAIN else len(parts) // 2  # names and values
+        self.left = iter([part for part in parts if type(part) not in ATOMS])
+
+    def add(self, weight: int, has_arrays: bool) -> None:
+        """Add the weight of a part."""
+        self.weight += weight
+        self.has_arrays |= has_arrays
 
 
 def name_of(name: Any) -> str:
