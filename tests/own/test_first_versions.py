@@ -9,6 +9,7 @@ import enum
 import functools
 import gc
 import gzip
+import io
 import itertools
 import logging
 import lzma
@@ -202,6 +203,23 @@ def test_a_tensor_keeps_its_class_its_bits_and_its_storage() -> None:
         assert tail[0] == columns[1, 0] == 7
         assert columns.stride() == views[1].stride()
     assert whole[1] == 1
+
+
+ALIVE, TEXT = Plain(), io.StringIO("some text")
+TEXT.seek(4)
+KEEPS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "length of a deque": (collections.deque([1, 2], 3), lambda it: (list(it), it.maxlen)),
+    "place in a text": (TEXT, lambda it: (it.getvalue(), it.tell())),
+    "weak set": (weakref.WeakSet([ALIVE]), len),
+    "weak set beside": ((ALIVE, weakref.WeakSet([ALIVE])), lambda it: it[0] in it[1]),
+    "class of an array": (np.zeros(2).view(np.recarray), type),
+}
+
+
+@pytest.mark.parametrize(("value", "look"), KEEPS.values(), ids=KEEPS)
+def test_a_copy_is_as_the_original(value: Any, look: Callable[[Any], Any]) -> None:
+    found = in_workers(value, look)
+    assert found == [look(value)] * ROWS
 
 
 @pytest.mark.parametrize("row", [list, tuple, np.array])

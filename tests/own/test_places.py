@@ -103,9 +103,10 @@ def subclass(of: Any) -> Any:
     return type(of.__name__.title(), (of,), {"__module__": __name__})
 
 
-List, Tuple, Bytes, Array, Failure = map(
-    subclass, (list, tuple, bytearray, np.ndarray, RuntimeError)
+List, Tuple, Dict, Bytes, Array, Failure = map(
+    subclass, (list, tuple, dict, bytearray, np.ndarray, RuntimeError)
 )
+Deque, Partial = map(subclass, (collections.deque, functools.partial))
 
 
 class Struct(ctypes.Structure):
@@ -171,6 +172,11 @@ def tensors() -> Any:
     return pytest.importorskip("torch").zeros(3, dtype=int)
 
 
+def array_and_tensor() -> Any:
+    tensor = tensors()
+    return Helper(row=tensor.numpy(), inner=tensor)
+
+
 def subclass_of_tensor() -> Any:
     class Sub(pytest.importorskip("torch").Tensor):  # type: ignore[misc]
         pass
@@ -207,6 +213,9 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     ),
     "attribute of a tuple": (Tuple, NOW),
     "attribute of a list": (List, NOW),
+    "attribute of a dict": (Dict, NOW),
+    "attribute of a deque": (Deque, NOW),
+    "attribute of a partial": (lambda: Partial(int), NOW),
     "one of 1,001 helpers": (lambda: [Helper() for _ in range(1001)], inside(item(1000)[1], NOW)),
     "one of 500 helpers beside arrays": (
         lambda: [Helper(row=np.zeros(3), inner=Helper()) for _ in range(500)],
@@ -243,6 +252,10 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "masked array": (lambda: np.ma.zeros(3, np.int32), FIRST),
     "attribute of an array": (lambda: np.zeros(3, np.int32).view(Array), NOW),
     "tensor": (tensors, FIRST),
+    "array under a tensor": (
+        array_and_tensor,
+        (lambda o, i: FIRST[0](o.row, i), lambda o: FIRST[1](o.inner)),
+    ),
     "attribute of a tensor": (subclass_of_tensor, NOW),
     "buffer of a module": (module(with_buffer=True), inside(lambda o: o[1].now, FIRST)),
     "attribute of a module": (module(with_buffer=False), inside(lambda o: o[1], NOW)),
