@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import collections
 import concurrent.futures
+import datetime as dt
 import enum
 import functools
 import gc
@@ -56,6 +57,10 @@ class Graph:
     def __init__(self) -> None:
         table = {"x": np.zeros(3), "edges": np.ones((2, 4))}
         self.arrays = Plain(table=table, of=weakref.ref(self))
+
+
+class Kind(enum.Enum):
+    A = 1
 
 
 class Row(NamedTuple):
@@ -120,6 +125,10 @@ SHARED: dict[str, Callable[[], Any]] = {
     "10,001 numbers": lambda: list(range(10_001)),
     "10,001 objects": lambda: [Plain() for _ in range(10_001)],
     "1,001 lists of 10 numbers": lambda: [list(range(10)) for _ in range(1001)],
+    "path": lambda: Path("a"),
+    "date": lambda: dt.date(2020, 1, 1),
+    "4,000 paths and labels": lambda: [(Path(str(n)), n) for n in range(4000)],
+    "4,000 dicts of members": lambda: [{"kind": Kind.A, "n": n} for n in range(4000)],
     "1,001 arrays": lambda: [np.zeros(1) for _ in range(1001)],
     "500 objects that hold arrays": lambda: [Graph() for _ in range(500)],
     "1,000 named tuples of arrays": lambda: [Row("", np.zeros(1)) for _ in range(1000)],
@@ -144,7 +153,7 @@ SHARED: dict[str, Callable[[], Any]] = {
     "module": lambda: np,
     "mp.Lock": mp.Lock,
     "sentinel": lambda: MISSING,
-    "member of an enumeration": lambda: enum.Enum("Kind", "A").A,  # type: ignore[attr-defined]
+    "member of an enumeration": lambda: Kind.A,
     "object whose class refuses": Refuses,
     "2 MiB of a tensor": of_torch(lambda torch: torch.zeros(1 << 19)),
     "tensor in shared memory": of_torch(lambda torch: torch.zeros(3).share_memory_()),

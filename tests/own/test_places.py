@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import io
 import operator
+import pathlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -107,6 +108,7 @@ List, Tuple, Dict, Bytes, Array, Failure = map(
     subclass, (list, tuple, dict, bytearray, np.ndarray, RuntimeError)
 )
 Deque, Partial = map(subclass, (collections.deque, functools.partial))
+Route: Any = type("Route", (type(pathlib.Path()),), {"__module__": __name__})
 
 
 class Struct(ctypes.Structure):
@@ -213,6 +215,7 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     ),
     "attribute of a tuple": (Tuple, NOW),
     "attribute of a list": (List, NOW),
+    "attribute of a path": (lambda: Route("a"), NOW),
     "attribute of a dict": (Dict, NOW),
     "attribute of a deque": (Deque, NOW),
     "attribute of a partial": (lambda: Partial(int), NOW),

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import io
 import random
+import sys
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -22,11 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# The classes of what leads to nothing and never changes.
-ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None), type, types.ModuleType})
+# The classes of what leads to nothing and never changes; see `complete_atoms`.
+ATOMS: set[type] = {bool, bytes, complex, float, int, str, type(None), type, types.ModuleType}
+_DATES_AND_PATHS = {
+    "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
+    "pathlib": ("PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"),
+}
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _POINTER = tuple.__itemsize__  # bytes
 OF_CTYPES: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
+
+
+def complete_atoms() -> None:
+    """Count dates and paths among the atoms, where there may be some."""
+    for module, names in _DATES_AND_PATHS.items():
+        loaded = sys.modules.get(module)
+        ATOMS.update(kind for name in names if (kind := getattr(loaded, name, None)) is not None)
 
 
 class Layout(NamedTuple):
@@ -88,8 +100,11 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     names = layout.dict_of(value)
     yield from dict.copy(names if isinstance(names, dict) else {}).items()  # not of a class
     for slot in layout.slots:
-        with suppress(AttributeError):  # it has no value
-            yield slot.__name__, slot.__get__(value)
+        try:
+            part = slot.__get__(value)
+        except AttributeError:  # it has no value
+            continue
+        yield slot.__name__, part
 
 
 def set_attribute(twin: Any, name: str, value: Any) -> None:

@@ -657,7 +657,7 @@ _DERIVED: tuple[tuple[Any, Rule], ...] = (
 )
 
 
-RULES = Rules(rule_of, copy_object, copy_attributes)
+RULES = Rules(rule_of, copy_object, _data, copy_attributes)
 
 
 # What is copied by these rules

@@ -54,7 +54,7 @@ def learn(own: Copied, limits: Limits) -> Learnt:
     back.update((id(twin), (twin, original)) for original, twin in own.values())
     loads, once, opened, handles = False, False, [], False
     for original, twin in list(own.values()):
-        if original is twin or not _holds_names(twin):
+        if original is twin or not _holds_names(twin) or _is_handle(twin):
             continue
         before = {name: _twin_of(part, own) for name, part in _named(original)}
         now = dict(_named(twin))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.parts import ATOMS, is_flat, state_of
+from threadloader._batch.parts import ATOMS, complete_atoms, is_flat, state_of
 from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, interrupt_later
 
 Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
@@ -147,6 +147,7 @@ class Rules(NamedTuple):
 
     rule_of: Callable[[type, bool], Rule | None]  # of a class; None to share its objects
     of_objects: Rule  # that of objects which have attributes, and nothing else
+    of_data: Rule  # that of what is shared
     # Gives a twin the twins of an object's attributes, and returns it.
     attributes: Callable[[Any, Copier, Any], Steps]
 
@@ -170,12 +171,14 @@ class Copier:
         self.copied = copied
         self.attributes = rules.attributes
         self._rule_of, self._of_objects = rules.rule_of, rules.of_objects
+        self._shares = frozenset({None, rules.of_data})
         self.looks = looks
         self.root: Any = None
         self.owner: Any = None  # of the method that was given as a collate function
         # What was copied, by its address, and the copies: of tensors, and as bytes of all memory.
         self.storages: dict[int, tuple[Any, Any]] = {}
         self.memories: dict[int, tuple[Any, Any]] = {}
+        complete_atoms()
         limits = LIMITS["auto"] if limits is None else limits
         self.most, self._most_bytes, self._bytes_left = limits
         self.shapes: dict[type, Any] = {}  # what the rules have found out about classes
@@ -376,9 +379,10 @@ class Copier:
             return None, False
         if kind is weakref.ref:  # an object's part may know the object
             return 0 if any(part() is each.whole for each in inside) else _NOT_PLAIN, False
-        if issubclass(kind, tuple) or self._rule(kind) is self._of_objects:
+        rule = self._rule(kind)
+        if issubclass(kind, tuple) or rule is self._of_objects:
             return None, False
-        return 0 if issubclass(kind, np.generic) else _NOT_PLAIN, False
+        return 0 if rule in self._shares else _NOT_PLAIN, False
 
 
 class _Weighed:
