@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from hashlib import md5
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,16 @@ def _cropped(image: Any) -> Any:
     return image.flip(2) if torch.rand(()) < 0.5 else image
 
 
+def _digest(pair: Any) -> Any:
+    path, label = pair
+    return np.frombuffer(md5(bytes(path), usedforsecurity=False).digest(), np.uint8), label
+
+
+def labelled_paths(folder: Path) -> Workload:
+    pairs = [(folder / f"{n}.jpg", n % 10) for n in range(SIZE)]
+    return Workload(Rows(pairs, change=_digest), {"batch_size": 64, "shuffle": True})
+
+
 def padding_collate(_: Path) -> Workload:
     arguments = {"batch_size": 32, "shuffle": True, "collate_fn": partial(_padded, share=0.0)}
     return Workload(_texts(), arguments)
@@ -134,6 +145,7 @@ EVERYDAY: dict[str, Callable[[Path], Workload]] = {
         rows_of_an_array,
         rows_of_a_tensor,
         own_generator,
+        labelled_paths,
         four_batches_an_epoch,
     )
 }

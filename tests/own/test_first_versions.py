@@ -56,7 +56,7 @@ class Graph:
 
     def __init__(self) -> None:
         table = {"x": np.zeros(3), "edges": np.ones((2, 4))}
-        self.arrays = Plain(table=table, of=weakref.ref(self))
+        self.arrays = Plain(table=table, of=weakref.ref(self), kind=Plain, size=3)
 
 
 class Kind(enum.Enum):
@@ -120,11 +120,13 @@ def optimizer(torch: Any) -> Any:
     return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1)
 
 
+default = functools.partial(collections.defaultdict, list)
 SHARED: dict[str, Callable[[], Any]] = {
     "2 MiB of an array": lambda: np.zeros(1 << 18),
     "10,001 numbers": lambda: list(range(10_001)),
     "10,001 objects": lambda: [Plain() for _ in range(10_001)],
     "1,001 lists of 10 numbers": lambda: [list(range(10)) for _ in range(1001)],
+    "defaultdict of 2,000 short lists": lambda: default({n: [{"n": n}] * 4 for n in range(2000)}),
     "path": lambda: Path("a"),
     "date": lambda: dt.date(2020, 1, 1),
     "4,000 paths and labels": lambda: [(Path(str(n)), n) for n in range(4000)],

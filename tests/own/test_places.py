@@ -224,6 +224,14 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
         lambda: [Helper(row=np.zeros(3), inner=Helper()) for _ in range(500)],
         inside(lambda o: o[9].inner, NOW),
     ),
+    "one of 999 that may open a file": (
+        lambda: [Helper(row=np.zeros(3), path="a") for _ in range(999)],
+        inside(item(9)[1], NOW),
+    ),
+    "one of 999 that may make something": (
+        lambda: [Helper(row=np.zeros(3), now=None) for _ in range(999)],
+        inside(item(9)[1], NOW),
+    ),
     "one of 1,001 short lists": (lambda: [[None] for _ in range(1001)], inside(item(9)[1], FIRST)),
     "one of 5,000 numbers": (lambda: [0] * 5000, FIRST),
     "attribute of a function": (lambda: lambda: None, NOW),

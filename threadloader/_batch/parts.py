@@ -194,7 +194,7 @@ def is_flat(container: Any) -> bool:
         with suppress(RuntimeError):  # "changed size during iteration"
             if not ATOMS.issuperset(map(type, container)):
                 return False
-            values = container.values() if type(container) is dict else ()
+            values = dict.values(container) if isinstance(container, dict) else ()
             return ATOMS.issuperset(map(type, values))
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Generator
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -30,15 +31,17 @@ Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 # gets the worker's own of it, and returns the whole.
 Rule: TypeAlias = "Callable[[Any, Copier], Any]"
 
-# A container with more entries is data.  So is a plain one with more below it: of numbers, texts,
-# arrays, plain containers, and objects that hold such things, and arrays among them.  An attribute
-# is an entry, an array ten, and each KiB of it one more.  Of several that lie in one another, the
-# smallest is data.
+# A container with more entries is data.  So is a plain one with more below it: of what is shared,
+# arrays, plain containers, and objects of arrays and numbers.  One with a text, or None, may be to
+# open a file when it is used first.  An attribute is an entry, an array ten, and each KiB of it one
+# more.  Of several that lie in one another, the smallest is data.
 LARGE, OF_ARRAY = 10_000, 10
 # Of memory that can be written: what has more is data; and what is copied for a worker in all.
 LARGE_BYTES, MOST_BYTES = 1 << 20, 1 << 26
-_PLAIN = frozenset({list, tuple, dict, set, frozenset})
+_PLAIN = frozenset({list, tuple, dict, set, frozenset, deque, Counter, OrderedDict, defaultdict})
 _NOT_PLAIN = -1
+_NUMBERS = frozenset({bool, complex, float, int, type})  # and classes, with which none is opened
+_ARRAYS, _OTHERS = 1, 2  # what a part holds, beside these
 _EMPTY: Any = object()
 _GENERATOR = type(_ for _ in ())
 
@@ -183,8 +186,8 @@ class Copier:
         self.most, self._most_bytes, self._bytes_left = limits
         self.shapes: dict[type, Any] = {}  # what the rules have found out about classes
         self._rules: dict[type, Rule | None] = {}
-        # Of plain containers and objects: in entries, and whether there are arrays among them.
-        self._weights: dict[int, tuple[Any, int, bool]] = {}
+        # Of plain containers and objects: in entries, and what they hold.
+        self._weights: dict[int, tuple[Any, int, int]] = {}
         # The rules that wait for a part: the steps, the part's name, and the part.
         self._stack: list[tuple[Steps, Any, Any]] = []
         self._unfilled: list[tuple[Any, Callable[[], object]]] = []
@@ -338,69 +341,85 @@ class Copier:
         weights, most = self._weights, self.most
         # What lies in one another: each with what is left of it, and its weight.
         inside: list[_Weighed] = []
-        part, weight, has_arrays = root, None, False
+        part, weight, holds = root, None, 0
         while weight != _NOT_PLAIN:  # nor are those that it lies in
             if weight is None:
-                weights[id(part)] = part, _NOT_PLAIN, False
+                weights[id(part)] = part, _NOT_PLAIN, 0
                 inside.append(_Weighed(part))
             elif inside:
-                inside[-1].add(weight if weight <= most else 0, has_arrays)
+                inside[-1].add(weight if weight <= most else 0, holds)
             else:
                 return
             top = inside[-1]
             part = next(top.left, _EMPTY) if top.weight <= most else _EMPTY
             if part is not _EMPTY:
-                weight, has_arrays = self._weight_of(part, inside)
+                weight, holds = self._weight_of(part, inside)
                 continue
             inside.pop()
-            weight, has_arrays = top.weight, top.has_arrays
-            if not has_arrays and type(top.whole) not in _PLAIN:
+            weight, holds = top.weight, top.holds
+            if holds != _ARRAYS and not _is_plain(top.whole):
                 weight = _NOT_PLAIN
-            weights[id(top.whole)] = top.whole, weight, has_arrays
+            weights[id(top.whole)] = top.whole, weight, holds
 
-    def _weight_of(self, part: Any, inside: list[_Weighed]) -> tuple[int | None, bool]:
-        """Return the weight of a part, and whether arrays are in it.
+    def _weight_of(self, part: Any, inside: list[_Weighed]) -> tuple[int | None, int]:
+        """Return the weight of a part, and what it holds.
 
         Returns:
             No weight of a container, or an object, into which one has to look.
         """
         kind = type(part)
         if kind is np.ndarray and not part.dtype.hasobject:
-            return OF_ARRAY + int(part.nbytes >> 10), True
+            return OF_ARRAY + int(part.nbytes >> 10), _ARRAYS
         if kind is _torch.Tensor:
-            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10), True
+            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10), _ARRAYS
         known = self._weights.get(id(part))
         if known is not None:
             return known[1:]
-        if kind in _PLAIN:
-            if len(part) > self.most or is_flat(part):
-                self._weights[id(part)] = part, len(part), False
-                return len(part), False
-            return None, False
         if kind is weakref.ref:  # an object's part may know the object
-            return 0 if any(part() is each.whole for each in inside) else _NOT_PLAIN, False
+            return 0 if any(part() is each.whole for each in inside) else _NOT_PLAIN, 0
         rule = self._rule(kind)
-        if issubclass(kind, tuple) or rule is self._of_objects:
-            return None, False
-        return 0 if rule in self._shares else _NOT_PLAIN, False
+        if rule in self._shares:
+            return 0, _OTHERS
+        if _is_plain(part):
+            is_large = len(part) > self.most
+            if not (is_large or is_flat(part)):
+                return None, 0
+            holds = _OTHERS if is_large else _held(part.values() if kind is dict else part)
+            self._weights[id(part)] = part, len(part), holds
+            return len(part), holds
+        return (None if rule is self._of_objects else _NOT_PLAIN), 0
+
+
+def _is_plain(container: Any) -> bool:
+    """Whether it is a container of a class of Python's, or a named tuple."""
+    kind = type(container)
+    return kind in _PLAIN or (issubclass(kind, tuple) and not kind.__dictoffset__)
+
+
+def _held(values: Iterable[Any]) -> int:
+    """Return what values hold that lead to nothing."""
+    return 0 if _NUMBERS.issuperset(ATOMS.intersection(map(type, values))) else _OTHERS
 
 
 class _Weighed:
     """A container, or an object, whose weight is looked for: its entries, and those below."""
 
-    __slots__ = ("has_arrays", "left", "weight", "whole")
+    __slots__ = ("holds", "left", "weight", "whole")
 
     def __init__(self, whole: Any) -> None:
-        parts = state_of(whole)
+        inside = state_of(whole)
+        values = inside  # without keys and names
+        if type(whole) not in (list, set):
+            values = inside[len(whole) :] if type(whole) is dict else inside[1::2]
         self.whole = whole
-        self.has_arrays = False
-        self.weight = len(whole) if type(whole) in _PLAIN else len(parts) // 2  # names and values
-        self.left = iter([part for part in parts if type(part) not in ATOMS])
+        self.holds = _held(values)
+        self.weight = len(values)
+        self.left = iter([part for part in inside if type(part) not in ATOMS])
 
-    def add(self, weight: int, has_arrays: bool) -> None:
-        """Add the weight of a part."""
+    def add(self, weight: int, holds: int) -> None:
+        """Add a part."""
         self.weight += weight
-        self.has_arrays |= has_arrays
+        self.holds |= holds
 
 
 def name_of(name: Any) -> str:
