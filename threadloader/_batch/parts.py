@@ -155,7 +155,10 @@ def parts(value: Any) -> list[tuple[Any, Any]]:
 
 
 def state_of(value: Any) -> list[Any]:
-    """Return what an object holds: to see whether anything in it was set or added since."""
+    """Return what an object holds: to see whether anything in it was set or added since.
+
+    Of a list or a set that is its entries; of others first the names, or keys, then the parts.
+    """
     kind = type(value)
     if kind is list or kind is set:
         return list(kind.copy(value))
@@ -168,7 +171,13 @@ def state_of(value: Any) -> list[Any]:
         with suppress(ValueError):  # the variable has no value
             return [value.cell_contents]
         return []
-    return [each for pair in parts(value) for each in pair] + _hidden(value)
+    layout = layout_of(kind)
+    names = None if layout.slots or layout.hides_memory else layout.dict_of(value)
+    if isinstance(names, dict):  # a third of the time
+        found = dict.copy(names)
+        return [*found, *found.values()]
+    pairs = parts(value)
+    return [*(name for name, _ in pairs), *(part for _, part in pairs), *_hidden(value)]
 
 
 def _hidden(value: Any) -> list[Any]:

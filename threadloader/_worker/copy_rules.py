@@ -11,6 +11,7 @@ import enum
 import functools
 import gc
 import io
+import operator
 import re
 import struct
 import sys
@@ -687,7 +688,10 @@ def is_current(copied: Copied) -> bool:
     for key, state in states.items():
         original, twin = copied[key]
         now = state_of(original)
-        if len(now) != len(state) or not all(map(is_same, now, state)):
+        same = len(now) == len(state) and (
+            all(map(operator.is_, now, state)) or all(map(is_same, now, state))
+        )
+        if not same:
             return False
         if is_memory(original) and is_written(original, twin):
             return False

@@ -8,6 +8,7 @@ workers share, and each can have its own of the rest; otherwise none, and each w
 
 from __future__ import annotations
 
+import operator
 from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from threadloader._batch.parts import (
     is_same,
     layout_of,
     set_attribute,
+    state_of,
 )
 from threadloader._worker.copy_rules import new_copier
 from threadloader._worker.handles import IN_TURN, SHARED, handle_rule
@@ -56,6 +58,9 @@ def learn(own: Copied, limits: Limits) -> Learnt:
     for original, twin in list(own.values()):
         if original is twin or not _holds_names(twin) or _is_handle(twin):
             continue
+        given, found = state_of(original), state_of(twin)
+        if len(given) == len(found) and all(map(operator.is_, given, found)):
+            continue
         before = {name: _twin_of(part, own) for name, part in _named(original)}
         now = dict(_named(twin))
         new = {
@@ -64,8 +69,8 @@ def learn(own: Copied, limits: Limits) -> Learnt:
         if not new:
             continue
         size, back.shares_data = len(back), False
-        held = SimpleNamespace(**{str(number): part for number, part in enumerate(new.values())})
-        twins = vars(new_copier(back, limits=limits).copy("", held)).values()
+        parts = SimpleNamespace(**{str(number): part for number, part in enumerate(new.values())})
+        twins = vars(new_copier(back, limits=limits).copy("", parts)).values()
         once |= any(handle_rule(type(part)) is SHARED for part in new.values())
         copied = [value for value, _ in islice(reversed(back.values()), len(back) - size)]
         # The worker that has opened such a file would not take turns with the others.

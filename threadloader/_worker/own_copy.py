@@ -241,9 +241,10 @@ class Copier:
         if type(made) is _GENERATOR and made is not part:
             self._stack[-1] = made, name, part
             return None
-        twin = self.keep(part, made)
+        if id(part) not in self.copied:  # else its rule has noted it
+            self.keep(part, made)
         self._stack.pop()
-        return twin
+        return made
 
     def _rule(self, kind: type) -> Rule | None:
         if kind not in self._rules:
@@ -408,9 +409,7 @@ class _Weighed:
 
     def __init__(self, whole: Any) -> None:
         inside = state_of(whole)
-        values = inside  # without keys and names
-        if type(whole) not in (list, set):
-            values = inside[len(whole) :] if type(whole) is dict else inside[1::2]
+        values = inside if type(whole) in (list, set) else inside[len(inside) // 2 :]
         self.whole = whole
         self.holds = _held(values)
         self.weight = len(values)
