@@ -29,6 +29,7 @@ _DATES_AND_PATHS = {
     "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
     "pathlib": ("PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"),
 }
+SEQUENCES = frozenset({list, tuple, set, frozenset})
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _POINTER = tuple.__itemsize__  # bytes
 OF_CTYPES: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
@@ -157,11 +158,11 @@ def parts(value: Any) -> list[tuple[Any, Any]]:
 def state_of(value: Any) -> list[Any]:
     """Return what an object holds: to see whether anything in it was set or added since.
 
-    Of a list or a set that is its entries; of others first the names, or keys, then the parts.
+    Of `SEQUENCES` that is their entries; of others first the names, or keys, then the parts.
     """
     kind = type(value)
-    if kind is list or kind is set:
-        return list(kind.copy(value))
+    if kind in SEQUENCES:
+        return list(value if kind is tuple or kind is frozenset else kind.copy(value))
     if kind is dict:
         found = dict.copy(value)
         return [*found, *found.values()]

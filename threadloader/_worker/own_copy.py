@@ -16,14 +16,15 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from itertools import filterfalse
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.parts import ATOMS, complete_atoms, is_flat, state_of
+from threadloader._batch.parts import ATOMS, SEQUENCES, complete_atoms, is_flat, state_of
 from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, interrupt_later
 
 Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
@@ -39,10 +40,11 @@ LARGE, OF_ARRAY = 10_000, 10
 # Of memory that can be written: what has more is data; and what is copied for a worker in all.
 LARGE_BYTES, MOST_BYTES = 1 << 20, 1 << 26
 _PLAIN = frozenset({list, tuple, dict, set, frozenset, deque, Counter, OrderedDict, defaultdict})
-_NOT_PLAIN = -1
+MOST_DEEP = 99  # what lies deeper in plain containers is copied
+_NOT_PLAIN, _AROUND = -1, -2  # weights: of a part that is not plain; of what is just looked into
+_NONE = None, 0, 0
 _NUMBERS = frozenset({bool, complex, float, int, type})  # and classes, with which none is opened
 _ARRAYS, _OTHERS = 1, 2  # what a part holds, beside these
-_EMPTY: Any = object()
 _GENERATOR = type(_ for _ in ())
 
 
@@ -327,46 +329,14 @@ class Copier:
 
     def is_data(self, container: Any) -> bool:
         """Whether a container is so large that it is shared."""
-        if len(container) > self.most:
-            return True
-        weights = self._weights
-        if id(container) not in weights:
-            self._weigh(container)
-        return weights[id(container)][1] > self.most
+        return len(container) > self.most or self._weight_of(container, MOST_DEEP)[0] > self.most
 
-    def _weigh(self, root: Any) -> None:
-        """Find how many entries plain containers have in all, from the innermost outwards.
+    def _weight_of(self, part: Any, deep: int) -> tuple[int, int]:
+        """Return how many entries a part has in all, and what it holds.
 
-        One that has too many is data, and counts as nothing in what it lies in.
-        """
-        weights, most = self._weights, self.most
-        # What lies in one another: each with what is left of it, and its weight.
-        inside: list[_Weighed] = []
-        part, weight, holds = root, None, 0
-        while weight != _NOT_PLAIN:  # nor are those that it lies in
-            if weight is None:
-                weights[id(part)] = part, _NOT_PLAIN, 0
-                inside.append(_Weighed(part))
-            elif inside:
-                inside[-1].add(weight if weight <= most else 0, holds)
-            else:
-                return
-            top = inside[-1]
-            part = next(top.left, _EMPTY) if top.weight <= most else _EMPTY
-            if part is not _EMPTY:
-                weight, holds = self._weight_of(part, inside)
-                continue
-            inside.pop()
-            weight, holds = top.weight, top.holds
-            if holds != _ARRAYS and not _is_plain(top.whole):
-                weight = _NOT_PLAIN
-            weights[id(top.whole)] = top.whole, weight, holds
-
-    def _weight_of(self, part: Any, inside: list[_Weighed]) -> tuple[int | None, int]:
-        """Return the weight of a part, and what it holds.
-
-        Returns:
-            No weight of a container, or an object, into which one has to look.
+        Args:
+            part: The part.
+            deep: How deep to look into it.
         """
         kind = type(part)
         if kind is np.ndarray and not part.dtype.hasobject:
@@ -377,48 +347,38 @@ class Copier:
         if known is not None:
             return known[1:]
         if kind is weakref.ref:  # an object's part may know the object
-            return 0 if any(part() is each.whole for each in inside) else _NOT_PLAIN, 0
-        rule = self._rule(kind)
-        if rule in self._shares:
+            return (0 if self._weights.get(id(part()), _NONE)[1] == _AROUND else _NOT_PLAIN), 0
+        if self._rule(kind) in self._shares:
             return 0, _OTHERS
-        if _is_plain(part):
-            is_large = len(part) > self.most
-            if not (is_large or is_flat(part)):
-                return None, 0
-            holds = _OTHERS if is_large else _held(part.values() if kind is dict else part)
-            self._weights[id(part)] = part, len(part), holds
-            return len(part), holds
-        return (None if rule is self._of_objects else _NOT_PLAIN), 0
+        weight, holds = self._weigh(part, deep) if deep else (_NOT_PLAIN, 0)
+        self._weights[id(part)] = part, weight, holds
+        return weight, holds
 
+    def _weigh(self, whole: Any, deep: int) -> tuple[int, int]:
+        """Return the same of a container, or an object, with what it leads to.
 
-def _is_plain(container: Any) -> bool:
-    """Whether it is a container of a class of Python's, or a named tuple."""
-    kind = type(container)
-    return kind in _PLAIN or (issubclass(kind, tuple) and not kind.__dictoffset__)
-
-
-def _held(values: Iterable[Any]) -> int:
-    """Return what values hold that lead to nothing."""
-    return 0 if _NUMBERS.issuperset(ATOMS.intersection(map(type, values))) else _OTHERS
-
-
-class _Weighed:
-    """A container, or an object, whose weight is looked for: its entries, and those below."""
-
-    __slots__ = ("holds", "left", "weight", "whole")
-
-    def __init__(self, whole: Any) -> None:
+        What has too many entries is data, and counts as nothing in what it lies in.
+        """
+        kind, most = type(whole), self.most
+        is_plain = kind in _PLAIN or (issubclass(kind, tuple) and not kind.__dictoffset__)
+        if not is_plain and self._rule(kind) is not self._of_objects:
+            return _NOT_PLAIN, 0
+        if is_plain and len(whole) > most:
+            return len(whole), _OTHERS
+        self._weights[id(whole)] = whole, _AROUND, 0
         inside = state_of(whole)
-        values = inside if type(whole) in (list, set) else inside[len(inside) // 2 :]
-        self.whole = whole
-        self.holds = _held(values)
-        self.weight = len(values)
-        self.left = iter([part for part in inside if type(part) not in ATOMS])
-
-    def add(self, weight: int, holds: int) -> None:
-        """Add a part."""
-        self.weight += weight
-        self.holds |= holds
+        values = inside if kind in SEQUENCES else inside[len(inside) // 2 :]
+        weight = len(values)
+        holds = 0 if _NUMBERS.issuperset(ATOMS.intersection(map(type, values))) else _OTHERS
+        for part in filterfalse(lambda part: type(part) in ATOMS, inside):
+            more, held = self._weight_of(part, deep - 1)
+            if more < 0:
+                return _NOT_PLAIN, 0
+            weight += more if more <= most else 0
+            holds |= held
+            if weight > most:
+                break
+        return (weight if is_plain or holds == _ARRAYS else _NOT_PLAIN), holds
 
 
 def name_of(name: Any) -> str:
