@@ -198,14 +198,19 @@ def is_same(now: Any, before: Any) -> bool:
     return now is before or (type(now) is type(before) and type(now) in ATOMS and now == before)
 
 
-def is_flat(container: Any) -> bool:
-    """Whether a list, tuple, set or dict holds only what leads to nothing and never changes."""
+def is_flat(container: Any, kinds: set[type] | frozenset[type] = ATOMS) -> bool:
+    """Whether a list, tuple, set or dict holds only what leads to nothing and never changes.
+
+    Args:
+        container: The container.
+        kinds: The classes of its entries; of a dict, of its values.
+    """
     while True:
         with suppress(RuntimeError):  # "changed size during iteration"
-            if not ATOMS.issuperset(map(type, container)):
-                return False
-            values = dict.values(container) if isinstance(container, dict) else ()
-            return ATOMS.issuperset(map(type, values))
+            if not isinstance(container, dict):
+                return kinds.issuperset(map(type, container))
+            keys = map(type, dict.keys(container))
+            return ATOMS.issuperset(keys) and kinds.issuperset(map(type, dict.values(container)))
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

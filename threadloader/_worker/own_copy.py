@@ -18,7 +18,6 @@ import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from itertools import filterfalse
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -365,12 +364,16 @@ class Copier:
             return _NOT_PLAIN, 0
         if is_plain and len(whole) > most:
             return len(whole), _OTHERS
+        if kind in _PLAIN and is_flat(whole):
+            return len(whole), 0 if is_flat(whole, _NUMBERS) else _OTHERS
         self._weights[id(whole)] = whole, _AROUND, 0
         inside = state_of(whole)
         values = inside if kind in SEQUENCES else inside[len(inside) // 2 :]
         weight = len(values)
         holds = 0 if _NUMBERS.issuperset(ATOMS.intersection(map(type, values))) else _OTHERS
-        for part in filterfalse(lambda part: type(part) in ATOMS, inside):
+        for part in inside:
+            if type(part) in ATOMS:
+                continue
             more, held = self._weight_of(part, deep - 1)
             if more < 0:
                 return _NOT_PLAIN, 0
