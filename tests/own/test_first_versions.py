@@ -51,14 +51,6 @@ class Plain:
         vars(self).update(parts)
 
 
-class Graph:
-    """Arrays in an object within an object, which knows it."""
-
-    def __init__(self) -> None:
-        table = {"x": np.zeros(3), "edges": np.ones((2, 4))}
-        self.arrays = Plain(table=table, of=weakref.ref(self), kind=Plain, size=3)
-
-
 class Kind(enum.Enum):
     A = 1
 
@@ -132,7 +124,6 @@ SHARED: dict[str, Callable[[], Any]] = {
     "4,000 paths and labels": lambda: [(Path(str(n)), n) for n in range(4000)],
     "4,000 dicts of members": lambda: [{"kind": Kind.A, "n": n} for n in range(4000)],
     "1,001 arrays": lambda: [np.zeros(1) for _ in range(1001)],
-    "500 objects that hold arrays": lambda: [Graph() for _ in range(500)],
     "1,000 named tuples of arrays": lambda: [Row("", np.zeros(1)) for _ in range(1000)],
     "2 MiB of bytes": lambda: bytearray(1 << 21),
     "table": Frame,

@@ -220,17 +220,13 @@ PLACES: dict[str, tuple[Callable[[], Any], Style]] = {
     "attribute of a deque": (Deque, NOW),
     "attribute of a partial": (lambda: Partial(int), NOW),
     "one of 1,001 helpers": (lambda: [Helper() for _ in range(1001)], inside(item(1000)[1], NOW)),
-    "one of 500 helpers beside arrays": (
-        lambda: [Helper(row=np.zeros(3), inner=Helper()) for _ in range(500)],
-        inside(lambda o: o[9].inner, NOW),
-    ),
-    "one of 999 that may open a file": (
-        lambda: [Helper(row=np.zeros(3), path="a") for _ in range(999)],
+    "one of 1,500 that hold arrays": (
+        lambda: [Helper(row=np.zeros(3)) for _ in range(1500)],
         inside(item(9)[1], NOW),
     ),
-    "one of 999 that may make something": (
-        lambda: [Helper(row=np.zeros(3), now=None) for _ in range(999)],
-        inside(item(9)[1], NOW),
+    "one of three large ones": (
+        lambda: [Helper(row=np.zeros(1 << 19)) for _ in range(3)],
+        inside(item(1)[1], NOW),
     ),
     "one of 1,001 short lists": (lambda: [[None] for _ in range(1001)], inside(item(9)[1], FIRST)),
     "one of 5,000 numbers": (lambda: [0] * 5000, FIRST),

@@ -7,10 +7,11 @@ and a ``__dict__`` or ``__class__`` that is not its own.
 from __future__ import annotations
 
 import ctypes
+import datetime as dt
 import functools
 import io
+import pathlib
 import random
-import sys
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -23,23 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# The classes of what leads to nothing and never changes; see `complete_atoms`.
-ATOMS: set[type] = {bool, bytes, complex, float, int, str, type(None), type, types.ModuleType}
-_DATES_AND_PATHS = {
-    "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
-    "pathlib": ("PosixPath", "PurePosixPath", "PureWindowsPath", "WindowsPath"),
+# The classes of what leads to nothing and never changes.
+_BY_VALUE: frozenset[type] = frozenset(
+    {bool, bytes, complex, float, int, str, type(None), type, types.ModuleType}
+)
+ATOMS: frozenset[type] = _BY_VALUE | {
+    *(dt.date, dt.datetime, dt.time, dt.timedelta, dt.timezone),
+    *(pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.WindowsPath),
 }
-SEQUENCES = frozenset({list, tuple, set, frozenset})
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _POINTER = tuple.__itemsize__  # bytes
 OF_CTYPES: Any = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes.c_int.__base__)
-
-
-def complete_atoms() -> None:
-    """Count dates and paths among the atoms, where there may be some."""
-    for module, names in _DATES_AND_PATHS.items():
-        loaded = sys.modules.get(module)
-        ATOMS.update(kind for name in names if (kind := getattr(loaded, name, None)) is not None)
 
 
 class Layout(NamedTuple):
@@ -156,13 +151,12 @@ def parts(value: Any) -> list[tuple[Any, Any]]:
 
 
 def state_of(value: Any) -> list[Any]:
-    """Return what an object holds: to see whether anything in it was set or added since.
-
-    Of `SEQUENCES` that is their entries; of others first the names, or keys, then the parts.
-    """
+    """Return what an object holds: to see whether anything in it was set or added since."""
     kind = type(value)
-    if kind in SEQUENCES:
-        return list(value if kind is tuple or kind is frozenset else kind.copy(value))
+    if kind is tuple or kind is frozenset:
+        return list(value)
+    if kind is list or kind is set:
+        return list(kind.copy(value))
     if kind is dict:
         found = dict.copy(value)
         return [*found, *found.values()]
@@ -177,8 +171,7 @@ def state_of(value: Any) -> list[Any]:
     if isinstance(names, dict):  # a third of the time
         found = dict.copy(names)
         return [*found, *found.values()]
-    pairs = parts(value)
-    return [*(name for name, _ in pairs), *(part for _, part in pairs), *_hidden(value)]
+    return [each for pair in parts(value) for each in pair] + _hidden(value)
 
 
 def _hidden(value: Any) -> list[Any]:
@@ -194,23 +187,21 @@ def _hidden(value: Any) -> list[Any]:
 
 
 def is_same(now: Any, before: Any) -> bool:
-    """Whether a part is the one that was there before; of numbers and texts, an equal one."""
-    return now is before or (type(now) is type(before) and type(now) in ATOMS and now == before)
+    """Whether a part is the one that was there before; of numbers and texts, an equal one.
 
-
-def is_flat(container: Any, kinds: set[type] | frozenset[type] = ATOMS) -> bool:
-    """Whether a list, tuple, set or dict holds only what leads to nothing and never changes.
-
-    Args:
-        container: The container.
-        kinds: The classes of its entries; of a dict, of its values.
+    Equal dates may be of two time zones.
     """
+    return now is before or (type(now) is type(before) and type(now) in _BY_VALUE and now == before)
+
+
+def is_flat(container: Any) -> bool:
+    """Whether a list, tuple, set or dict holds only what leads to nothing and never changes."""
     while True:
         with suppress(RuntimeError):  # "changed size during iteration"
-            if not isinstance(container, dict):
-                return kinds.issuperset(map(type, container))
-            keys = map(type, dict.keys(container))
-            return ATOMS.issuperset(keys) and kinds.issuperset(map(type, dict.values(container)))
+            if not ATOMS.issuperset(map(type, container)):
+                return False
+            values = dict.values(container) if isinstance(container, dict) else ()
+            return ATOMS.issuperset(map(type, values))
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,8 @@ been imported long ago (see `threads`).
 Each operator with a ``generator`` gets a kernel on a dispatch key that torch itself has no use
 for; all other operators fall through.  The key counts only in threads that include it, so the
 rest of the process neither changes nor gets slower.  Dropout, initialisers, distributions,
-scripted code and torchvision's transforms all end in these operators.
+scripted code and torchvision's transforms all end in these operators.  A TorchFunctionMode sees
+draws of scripted code, as methods of tensors.
 
 The kernels use names that torch does not promise, so they are tried once.  Where that fails,
 operators are not redirected, and the user is told.

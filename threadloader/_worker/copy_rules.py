@@ -147,9 +147,9 @@ def _find_by_shape(kind: type) -> Rule | None:
         return _trained
     if not layout_of(kind).hides_memory:
         return copy_object
-    for base in _FILL_DERIVED:
+    for base, rule in _OF_DERIVED.items():
         if issubclass(kind, base):
-            return functools.partial(_copy_derived, base=base)
+            return rule
     return rebuild
 
 
@@ -199,6 +199,7 @@ class Shape(NamedTuple):
     is_ended: bool  # whether it has a ``__del__``
     makes_rng: bool  # whether it makes a generator on first use
     is_plain: bool  # whether its objects have a dictionary and nothing else
+    is_inert: bool  # whether its methods show, compare or pickle its objects, and do no more
 
     @classmethod
     def of(cls, kind: type) -> Shape:
@@ -214,6 +215,7 @@ class Shape(NamedTuple):
             is_ended,
             makes_rng,
             not (layout.slots or generators or is_ended or makes_rng),
+            _is_inert(kind),
         )
 
 
@@ -227,7 +229,7 @@ def copy_object(value: Any, copier: Copier) -> Any:
     if (
         not names
         and shape.is_plain
-        and (names is None or (_is_named(value, kind) and _is_inert(kind)))
+        and (names is None or (shape.is_inert and _is_named(value, kind)))
     ):
         return value  # without any state; or a marker, a missing value say
     try:
@@ -246,15 +248,13 @@ def copy_object(value: Any, copier: Copier) -> Any:
 
 
 def _is_inert(kind: type) -> bool:
-    """Whether the methods of a class show, compare or pickle its objects, and do no more."""
-    methods = [
-        name
+    return all(
+        name in _SHOWING
         for base in kind.__mro__
         if base is not object
-        for name, part in list(vars(base).items())
+        for name, part in vars(base).copy().items()
         if callable(part) or isinstance(part, (property, classmethod, staticmethod))
-    ]
-    return _SHOWING.issuperset(methods)
+    )
 
 
 def _is_named(value: Any, kind: type) -> bool:
@@ -460,6 +460,9 @@ _FILL_DERIVED: dict[Any, Callable[[Any, Copier, Any], Steps]] = {
     tuple: _refill_derived,
     frozenset: _refill_derived,
 }
+_OF_DERIVED: dict[Any, Rule] = {
+    base: functools.partial(_copy_derived, base=base) for base in _FILL_DERIVED
+}
 
 
 def _copy_mapping(value: Any, _copier: Copier) -> Steps:
@@ -658,7 +661,7 @@ _DERIVED: tuple[tuple[Any, Rule], ...] = (
 )
 
 
-RULES = Rules(rule_of, copy_object, _data, copy_attributes)
+RULES = Rules(rule_of, _data, _OF_DERIVED[tuple], copy_attributes)
 
 
 # What is copied by these rules

@@ -14,7 +14,6 @@ twin of the whole.  So a chain of any length is followed without recursion.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.parts import ATOMS, SEQUENCES, complete_atoms, is_flat, state_of
+from threadloader._batch.parts import ATOMS, is_flat, state_of
 from threadloader._lifetime import AtomicWeakSet, Phase, at_exit, interrupt_later
 
 Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
@@ -32,18 +31,14 @@ Steps: TypeAlias = Generator[tuple[Any, Any], Any, Any]
 Rule: TypeAlias = "Callable[[Any, Copier], Any]"
 
 # A container with more entries is data.  So is a plain one with more below it: of what is shared,
-# arrays, plain containers, and objects of arrays and numbers.  One with a text, or None, may be to
-# open a file when it is used first.  An attribute is an entry, an array ten, and each KiB of it one
-# more.  Of several that lie in one another, the smallest is data.
+# arrays and plain containers, where an array is ten entries, and each KiB of it one more; of
+# several that lie in one another, the smallest.
 LARGE, OF_ARRAY = 10_000, 10
+MOST_DEEP = 99  # what lies deeper is copied
+_PLAIN = frozenset({list, tuple, dict, set, frozenset, deque, Counter, OrderedDict, defaultdict})
+_NOT_PLAIN = -1
 # Of memory that can be written: what has more is data; and what is copied for a worker in all.
 LARGE_BYTES, MOST_BYTES = 1 << 20, 1 << 26
-_PLAIN = frozenset({list, tuple, dict, set, frozenset, deque, Counter, OrderedDict, defaultdict})
-MOST_DEEP = 99  # what lies deeper in plain containers is copied
-_NOT_PLAIN, _AROUND = -1, -2  # weights: of a part that is not plain; of what is just looked into
-_NONE = None, 0, 0
-_NUMBERS = frozenset({bool, complex, float, int, type})  # and classes, with which none is opened
-_ARRAYS, _OTHERS = 1, 2  # what a part holds, beside these
 _GENERATOR = type(_ for _ in ())
 
 
@@ -150,8 +145,8 @@ class Rules(NamedTuple):
     """How objects are copied, see `copy_rules.RULES`."""
 
     rule_of: Callable[[type, bool], Rule | None]  # of a class; None to share its objects
-    of_objects: Rule  # that of objects which have attributes, and nothing else
     of_data: Rule  # that of what is shared
+    of_tuples: Rule  # that of tuples with a class of their own
     # Gives a twin the twins of an object's attributes, and returns it.
     attributes: Callable[[Any, Copier, Any], Steps]
 
@@ -174,7 +169,7 @@ class Copier:
     ) -> None:
         self.copied = copied
         self.attributes = rules.attributes
-        self._rule_of, self._of_objects = rules.rule_of, rules.of_objects
+        self._rule_of, self._of_tuples = rules.rule_of, rules.of_tuples
         self._shares = frozenset({None, rules.of_data})
         self.looks = looks
         self.root: Any = None
@@ -182,13 +177,12 @@ class Copier:
         # What was copied, by its address, and the copies: of tensors, and as bytes of all memory.
         self.storages: dict[int, tuple[Any, Any]] = {}
         self.memories: dict[int, tuple[Any, Any]] = {}
-        complete_atoms()
         limits = LIMITS["auto"] if limits is None else limits
         self.most, self._most_bytes, self._bytes_left = limits
         self.shapes: dict[type, Any] = {}  # what the rules have found out about classes
         self._rules: dict[type, Rule | None] = {}
-        # Of plain containers and objects: in entries, and what they hold.
-        self._weights: dict[int, tuple[Any, int, int]] = {}
+        # In entries, of plain containers and all else in them that is no atom.
+        self._weights: dict[int, tuple[Any, int]] = {}
         # The rules that wait for a part: the steps, the part's name, and the part.
         self._stack: list[tuple[Steps, Any, Any]] = []
         self._unfilled: list[tuple[Any, Callable[[], object]]] = []
@@ -328,10 +322,15 @@ class Copier:
 
     def is_data(self, container: Any) -> bool:
         """Whether a container is so large that it is shared."""
-        return len(container) > self.most or self._weight_of(container, MOST_DEEP)[0] > self.most
+        if len(container) > self.most:
+            return True
+        try:
+            return self._weight_of(container, MOST_DEEP) > self.most
+        except Exception:  # noqa: BLE001  # whatever a class raises to refuse: its part is named
+            return False
 
-    def _weight_of(self, part: Any, deep: int) -> tuple[int, int]:
-        """Return how many entries a part has in all, and what it holds.
+    def _weight_of(self, part: Any, deep: int) -> int:
+        """Return how many entries a part has in all, up to one that makes it data.
 
         Args:
             part: The part.
@@ -339,49 +338,32 @@ class Copier:
         """
         kind = type(part)
         if kind is np.ndarray and not part.dtype.hasobject:
-            return OF_ARRAY + int(part.nbytes >> 10), _ARRAYS
+            return OF_ARRAY + int(part.nbytes >> 10)
         if kind is _torch.Tensor:
-            return OF_ARRAY + (_torch.dense_nbytes(part) >> 10), _ARRAYS
-        known = self._weights.get(id(part))
-        if known is not None:
-            return known[1:]
-        if kind is weakref.ref:  # an object's part may know the object
-            return (0 if self._weights.get(id(part()), _NONE)[1] == _AROUND else _NOT_PLAIN), 0
-        if self._rule(kind) in self._shares:
-            return 0, _OTHERS
-        weight, holds = self._weigh(part, deep) if deep else (_NOT_PLAIN, 0)
-        self._weights[id(part)] = part, weight, holds
-        return weight, holds
+            return OF_ARRAY + int(_torch.dense_nbytes(part) >> 10)
+        if id(part) not in self._weights:
+            self._weights[id(part)] = part, _NOT_PLAIN  # if it leads to itself
+            weight = self._weigh(part, deep) if deep else _NOT_PLAIN
+            self._weights[id(part)] = part, weight
+        return self._weights[id(part)][1]
 
-    def _weigh(self, whole: Any, deep: int) -> tuple[int, int]:
-        """Return the same of a container, or an object, with what it leads to.
-
-        What has too many entries is data, and counts as nothing in what it lies in.
-        """
-        kind, most = type(whole), self.most
-        is_plain = kind in _PLAIN or (issubclass(kind, tuple) and not kind.__dictoffset__)
-        if not is_plain and self._rule(kind) is not self._of_objects:
-            return _NOT_PLAIN, 0
-        if is_plain and len(whole) > most:
-            return len(whole), _OTHERS
-        if kind in _PLAIN and is_flat(whole):
-            return len(whole), 0 if is_flat(whole, _NUMBERS) else _OTHERS
-        self._weights[id(whole)] = whole, _AROUND, 0
-        inside = state_of(whole)
-        values = inside if kind in SEQUENCES else inside[len(inside) // 2 :]
-        weight = len(values)
-        holds = 0 if _NUMBERS.issuperset(ATOMS.intersection(map(type, values))) else _OTHERS
-        for part in inside:
-            if type(part) in ATOMS:
-                continue
-            more, held = self._weight_of(part, deep - 1)
-            if more < 0:
-                return _NOT_PLAIN, 0
-            weight += more if more <= most else 0
-            holds |= held
-            if weight > most:
+    def _weigh(self, part: Any, deep: int) -> int:
+        kind = type(part)
+        if kind in _PLAIN and (len(part) > self.most or is_flat(part)):
+            return len(part)
+        rule = self._rule(kind)
+        if kind not in _PLAIN and not (rule is self._of_tuples and not kind.__dictoffset__):
+            return 0 if rule in self._shares else _NOT_PLAIN
+        entries = len(part) if kind in _PLAIN else tuple.__len__(part)
+        for entry in state_of(part):
+            if entries > self.most:
                 break
-        return (weight if is_plain or holds == _ARRAYS else _NOT_PLAIN), holds
+            if type(entry) not in ATOMS:
+                weight = self._weight_of(entry, deep - 1)
+                if weight == _NOT_PLAIN:
+                    return _NOT_PLAIN
+                entries += weight if weight <= self.most else 0  # data counts as nothing
+        return entries
 
 
 def name_of(name: Any) -> str:
