@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from threadloader import _torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -167,7 +169,8 @@ def state_of(value: Any) -> list[Any]:
             return [value.cell_contents]
         return []
     layout = layout_of(kind)
-    names = None if layout.slots or layout.hides_memory else layout.dict_of(value)
+    hides = layout.hides_memory and kind is not _torch.Tensor
+    names = None if layout.slots or hides else layout.dict_of(value)
     if isinstance(names, dict):  # a third of the time
         found = dict.copy(names)
         return [*found, *found.values()]

@@ -109,7 +109,7 @@ def copy_tensor(value: Any, copier: Copier) -> Steps:
     Shared are those that are trained, and those without memory of their own: on a device, sparse,
     quantized, nested, or of a class with operators of its own.
     """
-    if not _torch.owns_plain_memory(value):
+    if copier.looks or not _torch.owns_plain_memory(value):
         return copier.data(value)
     storage = _torch.storage_of(value)
     start, own = storage.data_ptr(), copier.storages.get(storage.data_ptr())
@@ -188,7 +188,7 @@ def is_written(value: Any, twin: Any) -> bool:
 
 def _content(value: Any) -> bytes:
     if isinstance(value, _torch.Tensor):
-        value = value.detach().numpy()
+        value = value.numpy()
     if isinstance(value, np.ndarray):
-        return value.view(np.ndarray).tobytes()
+        return np.ndarray.tobytes(value)
     return value.getvalue() if isinstance(value, io.BytesIO) else bytes(value)
