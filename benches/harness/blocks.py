@@ -269,8 +269,9 @@ def everyday(told: Mapping[str, Any]) -> str:
     for label, found in told.items():
         header += [f"{label}: default", "of none", "by number"]
         for row in rows:
-            each = found["workloads"][row[0]]
-            row += [f"{each[key]:.2f}" for key in ("default", "of none", "by number")]
+            each = found["workloads"].get(row[0])
+            shown = ("default", "of none", "by number")
+            row += [f"{each[key]:.2f}" if each else "" for key in shown]
     measured = "; ".join(f"{label}: {found['date']}" for label, found in told.items())
     return f"{markdown(header, rows)}\n\n{measured}"
 
