@@ -29,6 +29,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -222,6 +223,30 @@ KEEPS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 def test_a_copy_is_as_the_original(value: Any, look: Callable[[Any], Any]) -> None:
     found = in_workers(value, look)
     assert found == [look(value)] * ROWS
+
+
+class Last:
+    """Draws from the last of many parts, of which the others are of a class of C."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, Any]] = [{"a": Decimal(n), "b": n} for n in range(4000)]
+        self.parts.append({"rng": np.random.default_rng(3)})
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, _: int) -> float:
+        return float(self.parts[-1]["rng"].random())
+
+
+def test_a_generator_beside_objects_of_c_follows_the_samples(spawn: Spawn) -> None:
+    def drawn(threads: int | None) -> list[float]:
+        with ThreadLoader(Last(), 8, seed=1, threads=threads, collate_fn=list) as loader:
+            return [number for batch in loader for number in batch]
+
+    first, *others = (spawn(drawn, threads).result(PATIENCE) for threads in (0, 1, THREADS, None))
+    assert len(set(first)) == 40
+    assert others == [first] * 3
 
 
 @pytest.mark.parametrize("row", [list, tuple, np.array])

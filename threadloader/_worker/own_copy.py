@@ -351,7 +351,7 @@ class Copier:
         kind = type(part)
         if kind in _PLAIN and (len(part) > self.most or is_flat(part)):
             return len(part)
-        rule = self._rule(kind)
+        rule = self._rule_of(kind, False)  # also while looking: data is the same with workers
         if kind not in _PLAIN and not (rule is self._of_tuples and not kind.__dictoffset__):
             return 0 if rule in self._shares else _NOT_PLAIN
         entries = len(part) if kind in _PLAIN else tuple.__len__(part)
